@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,6 +45,18 @@ def write_battery(folder: Path | str, bundles: Sequence[LightBundle]) -> None:
         write_json(folder / BATTERY_FILE, content)
     except OSError as error:
         raise BundleError(f"{folder / BATTERY_FILE} cannot be written: {error.strerror or error}") from error
+
+
+def require_all_listed(folder: Path | str, names: Collection[str]) -> None:
+    """BundleError where ``folder`` has a ``battery.json`` that lists others than ``names``, which are to be its whole
+    list."""
+    if not (Path(folder) / BATTERY_FILE).exists():
+        return
+    if others := [bundle.name for bundle in battery_folders(folder) if bundle.name not in names]:
+        raise BundleError(
+            f"{Path(folder) / BATTERY_FILE} also lists {', '.join(others)}, and would not any more; give an output= of "
+            "its own"
+        )
 
 
 def require_one_base(bundles: Sequence[LightBundle]) -> None:

@@ -14,7 +14,7 @@ from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.base.location import base_location
 from alora.bundle.artifact import Artifact, find_artifact
-from alora.bundle.battery import BATTERY_FILE, battery_folders, write_battery
+from alora.bundle.battery import require_all_listed, write_battery
 from alora.bundle.destination import require_replaceable
 from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
@@ -57,8 +57,8 @@ def run(recipe: Recipe) -> int:
     artifact = find_artifact(str(recipe.artifact))
     everyone, settings = read_bundles([str(artifact.folder)], recipe.base, (), load_bundle)
     bundles = list(chosen({bundle.policy.id: bundle for bundle in everyone}, recipe.policies, artifact).values())
-    if artifact.several and recipe.output is not None and (Path(recipe.output) / BATTERY_FILE).exists():
-        battery_folders(recipe.output)  # refuses a list that is not ours, which would be replaced
+    if artifact.several and recipe.output is not None:
+        require_all_listed(recipe.output, {bundle.folder.name for bundle in bundles})
     if recipe.output is not None and len(bundles) < len(everyone):
         raise ConfigError("output= is for the whole battery; leave policies= out, or recalibrate where it lies")
     for bundle in bundles:  # all of them before the first is written

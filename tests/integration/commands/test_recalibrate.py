@@ -1,5 +1,6 @@
 """``alora recalibrate`` of a run that held its validation rows out of its training rows."""
 
+import json
 import shutil
 
 import pytest
@@ -34,3 +35,13 @@ def test_a_bundle_outside_its_run_cannot_say_what_it_was_trained_on(run, tmp_pat
     given = (f"artifact={alone}", f"base.source={run.parent / 'base'}", f"data.train={run.parent / 'test.jsonl'}")
     assert main(["recalibrate", *given]) == 2
     assert "it was trained on, only its run knows" in capsys.readouterr().err
+
+
+def test_a_battery_does_not_take_the_place_of_one_with_other_bundles(run, tmp_path, capsys):
+    shutil.copytree(run / "battery/toy", tmp_path / "other")
+    (tmp_path / "battery.json").write_text(listed := json.dumps({"schema_version": 1, "bundles": ["other"]}))
+    given = (f"base.source={run.parent / 'base'}", f"data.validation={run.parent / 'test.jsonl'}")
+    assert main(["recalibrate", f"battery={run / 'battery'}", *given, f"output={tmp_path}"]) == 2
+    assert "battery.json also lists other, and would not any more" in capsys.readouterr().err
+    assert (tmp_path / "battery.json").read_text() == listed
+    assert not (tmp_path / "toy").exists()

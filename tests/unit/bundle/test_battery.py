@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from alora.bundle.battery import battery_folders, require_one_base, write_battery
+from alora.bundle.battery import battery_folders, require_all_listed, require_one_base, write_battery
 from alora.errors import BundleError
 from tests.unit.bundle.cases import bundle
 
@@ -27,3 +27,11 @@ def test_a_bundle_further_down_is_not_inside(tmp_path):
     """The list holds names alone, and this one would be looked for next to it."""
     with pytest.raises(BundleError, match="not a folder inside the battery"):
         write_battery(tmp_path, [bundle(tmp_path / "old/advice")])
+
+
+def test_a_list_is_not_replaced_by_one_that_lacks_a_bundle_of_it(tmp_path):
+    require_all_listed(tmp_path, ["advice"])
+    write_battery(tmp_path, [bundle(tmp_path / name, name) for name in ("advice", "refunds", "threats")])
+    require_all_listed(tmp_path, ["threats", "refunds", "advice", "more"])
+    with pytest.raises(BundleError, match=r"battery\.json also lists refunds, threats, and would not any more; give"):
+        require_all_listed(tmp_path, ["advice"])
