@@ -5,7 +5,9 @@ Of several policies each is evaluated on its own rows, and has a page of its own
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
 from alora.bundle.artifact import Artifact, Kind, find_artifact
@@ -16,6 +18,7 @@ from alora.commands.artifacts import Subject, open_subject
 from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
 from alora.commands.run_pages import say_doubts, write_page
 from alora.commands.run_rows import measured_settings, read_for, trained_rows
+from alora.config.describe import without_effect
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
@@ -65,7 +68,7 @@ def run(recipe: Recipe) -> int:
     going = [subject for name, subject in subjects.items() if name not in left_out]
     judged = _evaluate(recipe, going, rows, train, IN_ARTIFACT if artifact.bundles or artifact.run else IN_RECIPE)
     evaluations = [evaluation for one in judged for evaluation in one.evaluations]
-    _write(recipe, file, pages, judged, {name: home_of(subject.folder) for name, subject in subjects.items()})
+    _write(recipe, file, pages, judged, subjects, data)
     if recipe.json:
         say_json([evaluation.as_dict() for evaluation in evaluations])
     else:
@@ -117,17 +120,39 @@ def _evaluate(recipe: Recipe, subjects: Sequence[Subject], rows: Rows, train: Ro
 
 
 def _write(
-    recipe: Recipe, file: Path, pages: Mapping[str, Path], judged: Sequence[Judged], homes: Mapping[str, Path]
+    recipe: Recipe,
+    file: Path,
+    pages: Mapping[str, Path],
+    judged: Sequence[Judged],
+    subjects: Mapping[str, Subject],
+    data: DataSettings,
 ) -> None:
     """Every row's probability, the pages, and last the figures, whose file says that the evaluation is done."""
     write_predictions(file.with_suffix(".parquet"), judged)
     for one in judged:
         name = one.policy.id
-        write_page(pages[name], one, recipe, homes[name] / TRAINING)
+        settings, training = _settings(recipe, subjects[name], data), home_of(subjects[name].folder) / TRAINING
+        write_page(pages[name], one, recipe.evaluation, settings, training)
     if len(pages) > 1:
         addresses = {pages[one.policy.id].name: one.evaluations for one in judged}
         write_text(file.with_suffix(".html"), render_overview(addresses, {}))
     write_evaluations(file, [evaluation for one in judged for evaluation in one.evaluations])
+
+
+def _settings(recipe: Recipe, subject: Subject, data: DataSettings) -> dict[str, Any]:
+    """What the figures depend on: the adapter's own, whatever the command's recipe says, and the rows as they were
+    read."""
+    spec, read, evaluation = subject.weights.spec, asdict(data), recipe.evaluation
+    unused = {key.removeprefix("data.") for key in without_effect("evaluate", [f"data.{name}" for name in read])}
+    return {
+        "artifact": str(subject.folder),
+        "base": asdict(subject.base),
+        "adapter": {"kind": "alora" if spec.activated else "lora", "rank": spec.rank},
+        "policy": subject.require_policy().as_dict(),
+        "data": {name: value for name, value in read.items() if name not in unused},
+        "prompt": asdict(subject.prompt),
+        "evaluation": {"bootstrap": evaluation.bootstrap, "report_texts": evaluation.report_texts},
+    }
 
 
 def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions) -> Scored:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from alora.bundle.read import Bundle
 from alora.commands.output import say, table, write_text
 from alora.config.environment import describe_environment
-from alora.config.schema import Recipe
+from alora.config.schema import EvaluationSettings
 from alora.data.conversation import LabelledConversation
 from alora.errors import CheckFailed, RunError
 from alora.evaluation.doubts import doubts
@@ -30,23 +30,30 @@ from alora.reading import read_whole
 from alora.training.schedule import unfinished
 from alora.training.track import read_hyperparameters
 from alora.typed import leaves, typed
-from alora.verdict import make_verdict
+from alora.verdict import OperatingPoint, make_verdict
 
 if TYPE_CHECKING:
     from alora.commands.training_run import TrainingRun
 
-_SHOWN = ("artifact", "base", "adapter", "policy", "policies", "data", "prompt", "evaluation")  # of a recipe
+_SHOWN = ("base", "adapter", "policy", "policies", "data", "prompt", "evaluation")  # of a run's settings
 
 
-def write_page(file: Path, judged: Judged, recipe: Recipe, training: Path) -> None:
-    """Write one policy's page; ``training`` is the record of its training, which may be missing."""
+def write_page(
+    file: Path, judged: Judged, evaluation: EvaluationSettings, settings: Mapping[str, Any], training: Path
+) -> None:
+    """Write one policy's page.
+
+    Args:
+        settings: those that the figures depend on, section by section.
+        training: the record of its training, which may be missing.
+    """
     losses, trained, text = _training(training)
     # Without the command, which may be a resume's.
     versions = {name: value for name, value in describe_environment().items() if name != "command"}
-    facts = {"Training": trained, "Settings": _settings(recipe), "Versions": versions}
+    facts = {"Training": trained, "Settings": _set(settings), "Versions": versions}
     shown = {title: table for title, table in facts.items() if table}
     warnings = [Finding(WARNING, "STILL_IMPROVING", judged.policy.id, f"it {text}")] if text else []
-    write_text(file, render_page(Page(judged, recipe.evaluation, losses, shown, warnings)))
+    write_text(file, render_page(Page(judged, evaluation, losses, shown, warnings)))
 
 
 def write_judgement(this: TrainingRun, policy: Policy, methods: Sequence[Scored]) -> None:
@@ -55,7 +62,8 @@ def write_judgement(this: TrainingRun, policy: Policy, methods: Sequence[Scored]
     rows = {name: [row for row in part if policy.id in row.labels] for name, part in vars(this.splits).items()}
     judged = Judged(policy, methods, rows)
     write_predictions(paths.predictions, [judged])
-    write_page(paths.report, judged, this.recipe, paths.training)
+    settings = {name: value for name, value in asdict(this.recipe).items() if name in _SHOWN}
+    write_page(paths.report, judged, this.recipe.evaluation, settings, paths.training)
     write_evaluations(paths.evaluation, judged.evaluations, this.folder.claimed)
     if len(this.policies) == 1:
         link_only(this.folder.path, policy.id)
@@ -81,6 +89,7 @@ def show_results(
     table(HEADINGS, table_rows([item for policy in this.going for item in evaluations[policy.id]]))
     for policy in this.going:
         say(f"{policy.id}: {describe_operating_point(evaluations[policy.id][0].operating_point)}")
+        say_fitted_again(bundles[policy.id], evaluations[policy.id][0].operating_point)
         if certificate := certificates[policy.id]:
             say(f"{policy.id}: {_describe(certificate)}")
     _show_verdicts(this, list(bundles.values()))
@@ -96,6 +105,14 @@ def show_results(
 def in_short(reason: str) -> str:
     """Of a reason, the first line, and the first finding where there are several."""
     return ": ".join(line.strip().removesuffix(":") for line in reason.splitlines()[:2])
+
+
+def say_fitted_again(bundle: Bundle, evaluated: OperatingPoint) -> None:
+    if (now := bundle.manifest.operating_point) != evaluated:
+        say(
+            f"{bundle.policy.id}: its bundle was fitted again since, so the figures and the threshold above are not "
+            f"the bundle's: it has {describe_operating_point(now)}; alora evaluate artifact={bundle.folder} measures it"
+        )
 
 
 def _describe(certificate: Certificate) -> str:
@@ -151,8 +168,6 @@ def _training(file: Path) -> tuple[dict[str, Sequence[tuple[float, float]]], dic
     return {name: points for name, points in losses.items() if points}, facts, text
 
 
-def _settings(recipe: Recipe) -> dict[str, object]:
-    """The settings that decide the figures, those that are set, by their names on the command line."""
-    values = asdict(recipe)
-    found = leaves({name: values[name] for name in _SHOWN})
-    return {name: value for name, value in found if value not in (None, [], "", {})}
+def _set(settings: Mapping[str, Any]) -> dict[str, object]:
+    """The settings that are set, by their names on the command line."""
+    return {name: value for name, value in leaves(settings) if value not in (None, [], "", {})}

@@ -1,7 +1,9 @@
 """``export``, ``score`` and ``evaluate`` through the command line, on a base, a run and bundles on disk."""
 
+import html
 import io
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -15,6 +17,7 @@ from alora.bundle.battery import write_battery
 from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
+from alora.commands.run_pages import say_fitted_again
 from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, Recipe
 from alora.data.splits import read_splits
@@ -210,6 +213,34 @@ def test_evaluate_a_bundle(bundle, place, tmp_path, capsys):
     assert own.operating_point == load_bundle(bundle).manifest.operating_point
     assert words.adapter_digest is None
     assert f"{own.metrics.value('auroc'):.3f}" in capsys.readouterr().out
+
+
+def test_the_page_of_evaluate_states_what_the_adapter_has_and_not_the_commands_recipe(bundle, place, tmp_path):
+    made, rows = load_bundle(bundle), place / "rows.jsonl"
+    (tmp_path / "recipe.yaml").write_text(
+        "# @package _global_\npolicy: {id: other, title: Another policy}\nadapter: {rank: 99}\n"
+        "prompt: {max_prefix_tokens: 77}\nevaluation: {target: recall}\n"
+    )
+    given = [f"artifact={bundle}", f"base.source={place / 'base'}", f"data.test={rows}", f"output={tmp_path}/e.json"]
+    assert main(["evaluate", f"recipe={tmp_path}/recipe.yaml", *given, "evaluation.bootstrap=0"]) == 0
+    page = html.unescape(re.sub(r"(\s*<[^>]+>\s*)+", " | ", (tmp_path / "e.html").read_text()))
+    spec, prompt = made.weights.spec, made.manifest.prompt
+    own = {"artifact": bundle, "base.source": place / "base", "adapter.rank": spec.rank, "policy.id": made.policy.id,
+           "data.test": rows, "prompt.max_prefix_tokens": prompt.max_prefix_tokens}  # fmt: skip
+    for name, value in own.items():
+        assert f"| {name} | {value} |" in page, name
+    assert not re.search(r"Another policy|\| (evaluation\.target|data\.validation_share|data\.noise) \|", page)
+
+
+def test_training_again_says_that_a_bundle_was_fitted_again(bundle, capsys):
+    made, evaluated = load_bundle(bundle), load_bundle(bundle).manifest.operating_point
+    say_fitted_again(made, evaluated)
+    assert capsys.readouterr().out == ""
+    say_fitted_again(made, replace(evaluated, threshold=0.123))
+    said = capsys.readouterr().out
+    assert "fitted again since, so the figures and the threshold above are not the bundle's: it has threshold" in said
+    assert f"{evaluated.threshold:.4f}" in said
+    assert f"alora evaluate artifact={bundle} measures it" in said
 
 
 def test_evaluate_a_battery_keeps_each_policys_rows(bundle, contents, place, tmp_path, capsys):
