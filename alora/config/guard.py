@@ -1,7 +1,9 @@
 """Hydra, made to read files that anyone may have written."""
 
 import contextlib
+import copy
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +12,9 @@ import hydra._internal.hydra as hydra_itself
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,6 +24,7 @@ from alora.config.received import read_settings, require_bounded, require_settin
 from alora.errors import ConfigError
 
 MOST_INCLUDED = 1000
+_HYDRA = threading.RLock()  # Hydra's state is the process's: one thread composes at a time
 RECIPE_FILE = "recipe file "  # opens the provider of a recipe that Hydra has in memory
 
 
@@ -86,12 +91,21 @@ def _require_settings_alone(result: ConfigResult, name: str) -> str | None:
 
 @contextlib.contextmanager
 def guarded_hydra() -> Iterator[None]:
-    """Hydra with the bounds of this module, also in the processes that a launcher starts."""
-    Plugins.instance()  # registers Hydra's own sources
-    sources, module = SourcesRegistry.instance().types, cast("Any", hydra_itself)
-    before = module.ConfigLoaderImpl, sources["file"]
-    module.ConfigLoaderImpl, sources["file"] = _Loader, FileConfigSource
-    try:
-        yield
-    finally:
-        module.ConfigLoaderImpl, sources["file"] = before
+    """Hydra with the bounds of this module, also in the processes that a launcher starts, for this thread alone.
+
+    What an app that runs on Hydra itself has initialised and registered is out of sight, and put back.
+    """
+    module, singleton = cast("Any", hydra_itself), cast("Any", Singleton)
+    with _HYDRA:
+        plugins = Plugins.instance()  # registers Hydra's own sources, and the options that plugins bring
+        registry, store, apps_own = SourcesRegistry.instance(), ConfigStore(), singleton._instances
+        before = module.ConfigLoaderImpl, registry.types["file"]
+        ours = copy.copy(store)
+        ours.repo = {"hydra": copy.deepcopy(store.repo.get("hydra", {}))}
+        singleton._instances = {Plugins: plugins, SourcesRegistry: registry, ConfigStore: ours}
+        module.ConfigLoaderImpl, registry.types["file"] = _Loader, FileConfigSource
+        try:
+            yield
+        finally:
+            module.ConfigLoaderImpl, registry.types["file"] = before
+            singleton._instances = apps_own
