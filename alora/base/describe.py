@@ -65,6 +65,12 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
             f"base {settings.source!r}: its tokenizer's normalizers make {growth:.3g} characters of one; take the base "
             "from who published it"
         )
+    model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    if dropout := getattr(model, "dropout", None):
+        raise BaseError(
+            f"base {settings.source!r}: its tokenizer.json has BPE dropout {dropout:.3g}, which splits the same text "
+            "another way each time; set model.dropout to null there"
+        )
     if not tokenizer.chat_template:
         raise BaseError(
             f"base {settings.source!r} has no chat template; choose an instruction-tuned base, "

@@ -65,3 +65,17 @@ def test_a_panic_of_rust_while_a_tokenizer_is_read_is_a_refusal(tmp_path):
     file.write_text(json.dumps(content))
     with pytest.raises(BaseError, match="cannot be loaded"):
         load_tokenizer(BaseSettings(source=str(tmp_path)))
+
+
+def test_a_tokenizer_that_drops_merges_at_random_is_refused(tmp_path):
+    toy_tokenizer("qwen3").save_pretrained(tmp_path)
+    file, settings = tmp_path / "tokenizer.json", BaseSettings(source=str(tmp_path))
+    content = json.loads(file.read_text())
+    for dropout in (0.0, None):
+        content["model"]["dropout"] = dropout
+        file.write_text(json.dumps(content))
+        load_tokenizer(settings)
+    content["model"]["dropout"] = 0.05
+    file.write_text(json.dumps(content))
+    with pytest.raises(BaseError, match=r"BPE dropout 0\.05, .*; set model\.dropout to null"):
+        load_tokenizer(settings)
