@@ -85,8 +85,15 @@ def _stored_weights(files: Mapping[Path, Collection[str]]) -> str:
     """Digest of the tensors in ``files``, remembered in the user's cache by each file's path, size and time."""
     with ExitStack() as stack:
         tensors = _opened(files, stack)
-        stored = ((name, tensors[name].get_tensor(name)) for name in sorted(tensors))
+        stored = ((name, _tensor(tensors[name], name)) for name in sorted(tensors))
         return remember_of([*files], ".txt", lambda: _tensors_digest(stored))
+
+
+def _tensor(opened: Any, name: str) -> torch.Tensor:
+    try:
+        return opened.get_tensor(name)
+    except SafetensorError as error:  # such as a dtype that torch does not have
+        raise BaseError(f"a base's tensor {name[:99]} cannot be read: {first_line(error)}; {REMEDY}") from error
 
 
 def _opened(files: Mapping[Path, Collection[str]], stack: ExitStack) -> dict[str, Any]:

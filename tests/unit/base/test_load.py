@@ -126,3 +126,15 @@ def test_a_base_in_shards_is_the_same_base(folder):
     whole.model.save_pretrained(folder, max_shard_size="20KB")
     assert len(list(folder.glob("*.safetensors"))) > 2
     assert load_base(settings, progress=False).fingerprint == whole.fingerprint
+
+
+def test_a_tensor_of_a_dtype_that_torch_does_not_have_is_refused(folder):
+    file = folder / "model.safetensors"
+    stored = file.read_bytes()
+    size = int.from_bytes(stored[:8], "little")
+    header, values = json.loads(stored[8 : 8 + size]), stored[8 + size :]
+    header["more"] = {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [len(values), len(values) + 3]}
+    written = json.dumps(header).encode()
+    file.write_bytes(len(written).to_bytes(8, "little") + written + values + bytes(3))
+    with pytest.raises(BaseError, match=r"tensor more cannot be read: .*F6_E2M3"):
+        load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)
