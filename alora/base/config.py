@@ -109,12 +109,6 @@ def require_whole(loading_info: Mapping[str, Any], location: str) -> None:
 
 
 def _refuse_by_name(config: Any, location: str) -> None:
-    moving = _rope_types(getattr(config, "rope_parameters", None)) & {"dynamic", "longrope"}
-    if moving:
-        raise BaseError(
-            f"base {location} uses {moving.pop()} RoPE, whose frequencies depend on the length of the whole prompt, so "
-            "a prefix's KV is not its own; use a base with another rope_type"
-        )
     quantization = getattr(config, "quantization_config", None)
     if quantization is not None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
@@ -124,10 +118,16 @@ def _refuse_by_name(config: Any, location: str) -> None:
             f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base, with "
             "base.quantization=nf4 for a base in four bits"
         )
+    moving = _rope_types(config.to_dict()) & {"dynamic", "longrope"}
+    if moving:
+        raise BaseError(
+            f"base {location} uses {moving.pop()} RoPE, whose frequencies depend on the length of the whole prompt, so "
+            "a prefix's KV is not its own; use a base with another rope_type"
+        )
 
 
 def _rope_types(parameters: Any) -> set[str]:
-    """The ``rope_type`` of a config, or of each kind of layer."""
+    """Every ``rope_type`` in a config: of nested configs and of each kind of layer, too."""
     if not isinstance(parameters, dict):
         return set()
     nested = [_rope_types(value) for value in parameters.values()]
