@@ -1,5 +1,6 @@
 """A battery in this process: policies on one base, :func:`load`-ed once and asked as often as you like."""
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
@@ -36,6 +37,7 @@ class Battery(Closing):
             bundles, renderer, lambda asked: require_room_for(model, asked.prefix, asked.suffixes)
         )
         self.policies, self._computing, self._closed = self._policies.ids, Lock(), False
+        self._process = os.getpid()
         if scorer != "vllm":
             self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
             self._answers, self._release = self._scorer.score_rows, self._scorer.close
@@ -87,6 +89,11 @@ class Battery(Closing):
                 yield from questions
 
         def compute(batch: Sequence[Question]) -> Sequence[Sequence[Iterable[Any]]]:
+            if os.getpid() != self._process:  # torch's threads stay behind at a fork, and a kernel would wait for them
+                raise ConfigError(
+                    "this battery was loaded in another process, and a forked one cannot compute with it; call "
+                    "alora.load in the process that scores, such as a pool's initializer"
+                )
             with self._computing:
                 if self._closed:  # without its adapters the base would answer in their name
                     raise ConfigError("this battery is closed; score before close(), and read score_many inside `with`")

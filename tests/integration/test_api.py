@@ -1,6 +1,8 @@
 """alora from Python: what load and train do, and that they are the command line's own way."""
 
 import json
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,6 +57,26 @@ def test_threads_that_share_it_get_the_verdicts_of_one(battery):
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(battery.score, talks))
     assert [[verdict.probability for verdict in verdicts] for verdicts in found] == wanted
+
+
+def test_a_forked_process_is_told_to_load_its_own(battery):
+    begun = battery.score_many([TALK] * 400)
+    next(begun)
+    ours, theirs = os.pipe()
+    if (child := os.fork()) == 0:
+        signal.alarm(30)  # else a failure would hang
+        for score in (lambda: battery.score(TALK), lambda: list(begun)):
+            try:
+                score()
+            except ConfigError as error:
+                os.write(theirs, f"{error}\n".encode())
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    assert said.count("call alora.load in the process that scores") == 2
+    battery.score(TALK)
 
 
 def test_a_closed_battery_answers_no_more():
