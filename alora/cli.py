@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from alora.commands.output import say, table
 from alora.config.environment import debugging
 from alora.config.secrets import redacted
-from alora.errors import AloraError
+from alora.errors import AloraError, ConfigError
 from alora.reading import printable
 from alora.version import __version__
 
@@ -121,6 +121,11 @@ def _dispatch(arguments: list[str]) -> int:
         close = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.5)
         meant = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(VERBS)}"
         return _fail(f"there is no verb {verb!r}; {meant}", MISUSED)
+    if verb != "train" and os.environ.get("WORLD_SIZE", "1") not in ("0", "1") and "RANK" in os.environ:
+        raise ConfigError(
+            f"a launcher started {os.environ['WORLD_SIZE'][:20]} processes, and each would do the whole work of alora "
+            f"{verb}; only alora train shares it: run alora {verb} without torchrun or accelerate launch"
+        )
     _quieten(verb)
     if not {"-h", "--help"}.isdisjoint(rest):
         sys.stdout.write(f"alora {verb}  {VERBS[verb]}\n\n")

@@ -23,6 +23,16 @@ def test_help_names_every_verb(capsys):
     assert all(f"\n  {verb} " in text for verb in VERBS)
 
 
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "train"])
+def test_a_verb_of_one_process_is_refused_under_a_launcher_of_several(verb, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert main([verb, "artifact=nowhere"]) == 2
+    said = capsys.readouterr().err
+    assert "a launcher started 2 processes" in said
+    assert f"run alora {verb} without torchrun" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "heavy"),
     [
