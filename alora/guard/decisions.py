@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr, model_validator
 
 from alora.data.keys import unread
 from alora.guard.reader import GuardRefusal, Served
-from alora.guard.wire import GuardResponse, PolicyVerdict
+from alora.guard.wire import GuardResponse, Many, PolicyVerdict
 
 MODEL = "alora"  # what ``model`` names the guard
 _OTHERS = ("cache_salt", "on_failure", "policies", "priority", "stop_on_block", "stream")  # of ``/v1/guard``
@@ -29,7 +29,7 @@ class Predicate(BaseModel):
     """The probability of a policy's positive label."""
 
     type: Literal["predicate"]
-    instructions: str | list[TextPart]
+    instructions: str | Many[TextPart]
     name: str | None = None
 
 
@@ -43,8 +43,8 @@ class Choice(BaseModel):
     """A policy's label, and the probability of each."""
 
     type: Literal["choice"]
-    instructions: str | list[TextPart]
-    choices: list[Option] = Field(min_length=2, max_length=255)
+    instructions: str | Many[TextPart]
+    choices: Many[Option] = Field(min_length=2, max_length=255)
     name: str | None = None
 
 
@@ -62,8 +62,8 @@ class DecisionRequest(BaseModel):
         return given
 
     model: Literal["alora"]
-    input: str | list[dict[str, Any]]
-    questions: list[Annotated[Predicate | Choice, Field(discriminator="type")]] = Field(min_length=1, max_length=400)
+    input: str | Many[dict[str, Any]]
+    questions: Many[Annotated[Predicate | Choice, Field(discriminator="type")]] = Field(min_length=1, max_length=400)
     prompt_cache_key: str | None = Field(
         default=None, min_length=1, max_length=256, description="share KV under this key only"
     )

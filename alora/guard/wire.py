@@ -1,9 +1,10 @@
 """Requests and answers as they travel: the guard's own, OpenAI's moderations, LiteLLM's generic guardrail."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic_core import PydanticCustomError
 
 from alora.serving.servers import SESSION, session_id
 
@@ -11,13 +12,29 @@ Status = Literal["ok", "missed", "failed", "skipped"]
 Stage = Literal["live", "shadow"]
 MOST_TEXTS = 100  # of one moderation request, each a conversation of its own
 
+_Item = TypeVar("_Item")
+Many = Annotated[list[_Item], Field(fail_fast=True)]  # a megabyte of wrong items is one error, and not half a million
 
-class Options(BaseModel):
-    """How a conversation is judged; each route takes all of them, and refuses a key that it does not know."""
+
+class Closed(BaseModel):
+    """What refuses a key that it does not know; one is named, however many there are."""
 
     model_config = ConfigDict(extra="forbid")
 
-    policies: list[str] | None = Field(default=None, description="ids, id@digest or tag:NAME; absent: every policy")
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, given: Any) -> Any:
+        unknown = [key for key in given if key not in cls.model_fields] if isinstance(given, dict) else []
+        if unknown:
+            found = {"key": repr(unknown[0][:80]), "known": ", ".join(cls.model_fields)}
+            raise PydanticCustomError("extra_forbidden", "{key} is not known here; known are {known}", found)
+        return given
+
+
+class Options(Closed):
+    """How a conversation is judged; each route takes all of them."""
+
+    policies: Many[str] | None = Field(default=None, description="ids, id@digest or tag:NAME; absent: every policy")
     deadline_ms: float | None = Field(
         default=None, gt=0, le=600_000, strict=True, description="answer after this long, complete or not"
     )
@@ -106,7 +123,7 @@ class GuardResponse(BaseModel):
 class ModerationRequest(Options):
     """OpenAI's ``POST /v1/moderations``; ``messages`` in place of ``input`` judges a whole conversation."""
 
-    input: str | Annotated[list[str] | list[dict[str, Any]], Field(max_length=MOST_TEXTS)] | None = None
+    input: str | Annotated[Many[str] | Many[dict[str, Any]], Field(max_length=MOST_TEXTS)] | None = None
     model: str = "alora"
     messages: list[Any] | None = None
 
@@ -133,7 +150,7 @@ class GenericGuardrailRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    texts: list[str] | None = None
+    texts: Many[str] | None = None
     structured_messages: list[Any] | None = None
     tool_calls: list[Any] | None = None
     images: list[Any] | None = None
@@ -149,9 +166,9 @@ class GenericGuardrailRequest(BaseModel):
         last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
         there = last if last.get("role") == "assistant" else {}
         content = there.get("content")
-        said = (
-            [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else [content]
-        )
+        parts = content if isinstance(content, list) else [{"text": content}]
+        given = [part.get("text") for part in parts if isinstance(part, dict)]
+        said = {text for text in given if isinstance(text, str)}  # a set: both sides may be a hundred thousand
         role = "user" if self.input_type == "request" else "assistant"
         new = [{"role": role, "content": text} for text in texts if text not in said]
         called = [{"role": "assistant", "tool_calls": calls}] if calls and there.get("tool_calls") != calls else []
@@ -179,14 +196,12 @@ class PolicyCard(BaseModel):
     psi: float | None = Field(default=None, description="drift of the last probabilities from validation's")
 
 
-class PutPolicy(BaseModel):
+class PutPolicy(Closed):
     """``PUT /v1/guard/policies/{id}``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     bundle: str = Field(description="the bundle's folder, below the serving root")
     stage: Stage = "live"
-    tags: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]] = Field(
+    tags: Many[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]] = Field(
         default_factory=list, max_length=32, description="groups that requests may ask for as tag:NAME"
     )
 
