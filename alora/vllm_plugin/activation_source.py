@@ -17,7 +17,7 @@ from alora.activation import last_occurrence
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat, seeds
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here
-from alora.vllm_plugin.adapter_record import KEPT, AdapterRecord, Records
+from alora.vllm_plugin.adapter_record import KEPT, AdapterRecord, NoFile, Records
 from alora.vllm_plugin.carried_request import carry
 from alora.weights import ASKED_WEIGHTS
 
@@ -72,6 +72,8 @@ def record_of(
         return None
     try:
         return records.read(lora_request.lora_path) if in_place else records.of(lora_request, digest)
+    except NoFile:
+        raise
     except (AdapterError, OSError) as error:
         if not records.met(lora_request.lora_int_id) and not claims_alora(lora_request.lora_path):
             return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.errors import AdapterError
+from alora.reading import read_whole
 from alora.vllm_plugin import compat
 from alora.weights import CONFIG
 
@@ -126,9 +127,12 @@ def config_here(path: str) -> AdapterConfig | None:
 
 
 def read_json(folder: str, name: str) -> Any:
-    """What a JSON file of an adapter's folder holds; OSError or ValueError where it cannot be read."""
+    """What a JSON file of an adapter's folder holds; OSError or ValueError where it cannot be read, or is no file."""
+    file = Path(folder, name)
+    if file.exists() and not file.is_file():
+        raise OSError(f"{name} is a pipe or a device, not a file")  # opening a pipe waits for whoever writes to it
     try:
-        return json.loads(Path(folder, name).read_text(encoding="utf-8"))
+        return json.loads(read_whole(file).decode("utf-8"))
     except RecursionError as error:  # nesting of a hostile file
         raise ValueError(str(error)) from error
 

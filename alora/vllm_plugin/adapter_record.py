@@ -34,6 +34,10 @@ _GRACE = 60.0  # seconds in which a step that was sent may still load a copy tha
 _numbers = itertools.count(_FIRST_NUMBER)
 
 
+class NoFile(AdapterError):
+    """A pipe or a device, which no reader may open, stock vLLM's included: it might wait there for ever."""
+
+
 @dataclass(eq=False)
 class AdapterRecord:
     """One set of files: ``copy`` holds what ``digest`` says, under a number that no other record ever gets."""
@@ -85,7 +89,7 @@ def _copy(source: str, target: str) -> str:
     digests = dict[str, str]()
     for file in _files(source):
         if not file.is_file():
-            raise AdapterError(f"{file} is a pipe or a device, not a file; write the weights themselves there")
+            raise NoFile(f"{file} is a pipe or a device, not a file; write the file itself there")
         with file.open("rb") as stream, Path(target, file.name).open("wb") as written:
             of_file = hashlib.sha256()
             while chunk := stream.read(1 << 20):

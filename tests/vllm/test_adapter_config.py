@@ -133,6 +133,29 @@ def test_a_configuration_that_was_renamed_into_place_with_its_time_is_read_again
     assert config_here(str(home)) == AdapterConfig((4, 5))
 
 
+@pytest.mark.parametrize("name", ["adapter_config.json", "alora.json", "adapter_model.bin"])
+def test_a_pipe_in_an_adapters_folder_is_not_opened(toys, tmp_path, monkeypatch, name):
+    folder = tmp_path / "pipe"
+    shutil.copytree(toys["plain"].path, folder)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    opened = []
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: opened.append(self.name) or "{}")
+    assert not claims_alora(str(folder))
+    assert config_here(str(folder)) == (None if name == "adapter_config.json" else AdapterConfig(()))
+    assert name not in opened
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.bin"])
+def test_a_plain_lora_with_a_pipe_is_not_left_to_stock_vllm_which_would_wait_for_ever(engine, toys, tmp_path, name):
+    folder = tmp_path / "pipe"
+    shutil.copytree(toys["plain"].path, folder)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(AdapterError, match=f"{name} is a pipe or a device"):
+        activation_source.record_of(engine.core, lora_request(ToyAdapter("pipe", 196, str(folder), ())))
+
+
 @pytest.mark.parametrize("start", ["pissa", "olora", "corda", "loftq"])
 def test_a_start_that_changed_the_base_is_refused_where_vllm_drops_the_key(start, toys, tmp_path, monkeypatch):
     monkeypatch.setattr(compat, "peft_fields", lambda: frozenset(["r", "lora_alpha", "target_modules"]))
