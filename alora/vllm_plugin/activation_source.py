@@ -1,14 +1,16 @@
 """The one place that finds a request's activation, and the patches that put it there.
 
 It is found in the engine core when a request arrives, and travels from there on a copy of the LoRA request: hashing and
-masking read the same number, so they cannot disagree. The front end looks for it too, but only to refuse early, with a
-message to the user, what the engine core would refuse anyway.
+masking read the same number, so they cannot disagree. The core alone knows which weights a request means, whatever lies
+on disk by now; a server's front end passes its refusal of a prompt on to the user. ``vllm.LLM``, which has nobody to
+pass it on to later, looks for the activation before.
 """
 
 import copy
 import functools
 import re
 import resource
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,11 +32,15 @@ class RefusedRequest(_ValidationError, AdapterError):
     """A request that no aLoRA can serve: HTTP 400 from vLLM's server, an AdapterError to everyone else."""
 
 
+class RefusedPrompt(AdapterError):
+    """The adapter and its weights are in order; the prompt, or what is asked of it, is not."""
+
+
 def _searchable_ids(request: Any, name: str) -> Sequence[int]:
     """Prompt ids with embedded positions blanked out, so that a placeholder never counts as an invocation token."""
     ids, is_token = request.prompt_token_ids, getattr(request, "prompt_is_token_ids", None)
     if ids is None:
-        raise AdapterError(f"aLoRA adapter {name!r} cannot run on prompt_embeds alone: send token ids or text")
+        raise RefusedPrompt(f"aLoRA adapter {name!r} cannot run on prompt_embeds alone: send token ids or text")
     if is_token is None:
         return ids
     # -1 is not a token id, so a placeholder cannot complete an invocation.
@@ -45,13 +51,13 @@ def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
     """Index of the first adapted token of an ``EngineCoreRequest``.
 
     Raises:
-        AdapterError: the prompt has no invocation, has no token ids, or can still grow.
+        RefusedPrompt: the prompt has no invocation, has no token ids, or can still grow.
     """
     if getattr(request, "resumable", False):
-        raise AdapterError(f"aLoRA adapter {name!r} cannot run on a prompt that is streamed in: send it whole")
+        raise RefusedPrompt(f"aLoRA adapter {name!r} cannot run on a prompt that is streamed in: send it whole")
     index = last_occurrence(_searchable_ids(request, name), tokens)
     if index is None:
-        raise AdapterError(
+        raise RefusedPrompt(
             f"aLoRA adapter {name!r}: its invocation tokens {list(tokens)} are not in the prompt "
             f"({len(request.prompt_token_ids)} tokens), so nothing would be adapted; end the prompt with the adapter's "
             "own instruction, and check that it is not truncated away"
@@ -103,10 +109,10 @@ def carried_for(engine: Any, request: Any) -> Any:
 
 
 def require_accepted(request: Any, name: str, config: AdapterConfig) -> int:
-    """The request's activation index, 0 for plain LoRA; AdapterError for what no aLoRA can answer."""
+    """The request's activation index, 0 for plain LoRA; RefusedPrompt for what no aLoRA can answer."""
     asked = (getattr(request.sampling_params, key, None) for key in ("prompt_logprobs", "prompt_logprob_token_ids"))
     if config.adapts_head and any(one is not None for one in asked):
-        raise AdapterError(
+        raise RefusedPrompt(
             f"adapter {name!r} adapts lm_head, and vLLM cannot tell which rows of prompt_logprobs (echo with logprobs) "
             "are its own; ask without them"
         )
@@ -157,6 +163,44 @@ def add_request_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, request, *args, **kwargs)
 
     return add_request
+
+
+def engine_refuse_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``EngineCoreProc._handle_request_preproc_error`` that tells the front end what is wrong with a prompt."""
+
+    @functools.wraps(original)
+    def _handle_request_preproc_error(self: Any, request: Any) -> Any:
+        error = sys.exc_info()[1]
+        if not isinstance(error, RefusedPrompt):
+            return original(self, request)
+        return compat.send_refusal(self, request, str(error))
+
+    return _handle_request_preproc_error
+
+
+def process_outputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``OutputProcessor.process_outputs`` that raises the engine core's refusals where their users wait."""
+
+    @functools.wraps(original)
+    def process_outputs(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        refused = compat.sent_refusals(self, engine_core_outputs)  # the original forgets what has ended
+        processed = original(self, engine_core_outputs, *args, **kwargs)
+        for queue, why in refused:
+            queue.put(RefusedRequest(why))
+        return processed
+
+    return process_outputs
+
+
+def async_init_patch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``AsyncLLM`` whose requests wait for the engine core's word on their prompts."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.input_processor._alora_core_decides = True
+
+    return __init__
 
 
 def note_engine(engine: Any, refusal: str | None) -> None:
@@ -252,7 +296,7 @@ def wake_up_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     return wake_up
 
 
-def _check_here(vllm_config: Any, request: Any) -> None:
+def _check_here(vllm_config: Any, request: Any, core_decides: bool = False) -> None:
     here = (engine() for engine in _engines_here)
     engine = next((engine for engine in here if engine is not None and engine.vllm_config is vllm_config), None)
     if engine is not None:
@@ -264,8 +308,8 @@ def _check_here(vllm_config: Any, request: Any) -> None:
         engine._alora_found = (request, carried)
         return
     _asked_weights(request)
-    config = config_here(request.lora_request.lora_path)
-    if config is not None:  # else not readable from here: the engine core decides
+    config = None if core_decides else config_here(request.lora_request.lora_path)
+    if config is not None:  # else not readable from here
         require_accepted(request, request.lora_request.lora_name, config)
 
 
@@ -282,7 +326,7 @@ def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         if lora_request is None:
             return request
         try:
-            _check_here(self.vllm_config, request)
+            _check_here(self.vllm_config, request, getattr(self, "_alora_core_decides", False))
         except (AdapterError, OSError) as error:
             raise RefusedRequest(str(error)) from error
         return request

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,11 @@ ENGINE_REMOVE_LORA = _method(_CORE, "EngineCore.remove_lora", "lora_id")
 ENGINE_PIN_LORA = _method(_CORE, "EngineCore.pin_lora", "lora_id")
 ENGINE_LIST_LORAS = _method(_CORE, "EngineCore.list_loras", "")
 ENGINE_WAKE_UP = _method(_CORE, "EngineCore.wake_up", "tags")
+ENGINE_REFUSE = _method(_CORE, "EngineCoreProc._handle_request_preproc_error", "request")
+PROCESS_OUTPUTS = _method(
+    "vllm.v1.engine.output_processor", "OutputProcessor.process_outputs", "engine_core_outputs engine_core_timestamp"
+)
+ASYNC_INIT = _method("vllm.v1.engine.async_llm", "AsyncLLM.__init__", "vllm_config")
 PROCESS_INPUTS = _method("vllm.v1.engine.input_processor", "InputProcessor.process_inputs", "request_id prompt params")
 EXTRA_KEYS = _function(_CACHE, "generate_block_hash_extra_keys", "request start_token_idx end_token_idx start_mm_idx")
 BLOCK_HASHER = _function(_CACHE, "get_request_block_hasher", "hash_block_size caching_hash_fn")
@@ -298,6 +303,23 @@ def answers_by_itself(engine: Any) -> bool:
 def refuse_request(engine: Any, request: Any) -> None:
     """Log the error that is being handled and answer the request with it: HTTP 500, whatever the error is."""
     engine._handle_request_preproc_error(request)
+
+
+def send_refusal(engine: Any, request: Any, why: str) -> None:
+    """End a request with an error that says why; vLLM's own errors never have a text for a stop reason."""
+    output = _late("vllm.v1.engine", "EngineCoreOutput")(
+        request.request_id, [], finish_reason=_late("vllm.v1.engine", "FinishReason").ERROR, stop_reason=why
+    )
+    outputs = _late("vllm.v1.engine", "EngineCoreOutputs")(finished_requests={request.request_id}, outputs=[output])
+    engine.output_queue.put_nowait((request.client_index, outputs))
+
+
+def sent_refusals(processor: Any, outputs: Iterable[Any]) -> list[tuple[Any, str]]:
+    """The queues of the requests that :func:`send_refusal` ended, and why; a ``vllm.LLM`` has no queues."""
+    error = _late("vllm.v1.engine", "FinishReason").ERROR
+    found = [one for one in outputs if type(one.stop_reason) is str and one.finish_reason == error]
+    states = [(processor.request_states.get(one.request_id), one.stop_reason) for one in found]
+    return [(state.queue, why) for state, why in states if state is not None and state.queue is not None]
 
 
 def engine_core(llm: Any) -> Any:

@@ -1,10 +1,14 @@
 """vLLM's OpenAI server: two adapters at start, others loaded and unloaded while it runs, a plain OpenAI client."""
 
+import shutil
+
 import openai
 import pytest
 
+from alora.reading import sha256_of
+from alora.weights import ASKED_WEIGHTS, weights_digest
 from tests.vllm.http_server import Server, free_port, serving
-from tests.vllm.toy_models import BLOCK
+from tests.vllm.toy_models import BLOCK, edit_config
 from tests.vllm.toys import INVOCATION, filler, prompt
 
 
@@ -94,3 +98,41 @@ def test_one_name_reloaded_with_other_weights_reuses_nothing(server, toys, refer
 def test_the_log_says_that_the_plugin_is_active(server):
     assert "alora plugin active" in server.log.read_text()
     assert len(INVOCATION) == 3
+
+
+@pytest.fixture
+def own(server, toys, tmp_path):
+    """A folder from which the server loads an adapter, and what the folder held then."""
+    folder = shutil.copytree(toys["linear"].path, tmp_path / "own")
+    digest = weights_digest({file.name: sha256_of(file) for file in folder.iterdir() if file.is_file()})
+    assert server.load("own", str(folder)).status_code == 200
+    yield folder, digest
+    assert server.unload("own").status_code == 200
+
+
+@pytest.mark.parametrize("change", ["trained again", "gone"])
+def test_a_prompt_is_held_against_the_weights_that_answer_and_not_against_the_folder(
+    server, toys, reference, own, change
+):
+    folder, digest = own
+    if change == "gone":
+        shutil.rmtree(folder)
+    else:
+        edit_config(str(folder), alora_invocation_tokens=[4, 5])
+    ids, asked = prompt(40, seed=16), {"vllm_xargs": {ASKED_WEIGHTS: digest}}
+    top, _ = server.complete("own", ids, **asked)
+    wanted_V = reference.logprobs_V(ids, toys["linear"])
+    assert max(abs(value - float(wanted_V[int(token.split(":")[1])])) for token, value in top.items()) < 1e-4
+    for wrong in (filler(40), [*filler(40), 4, 5]):
+        with pytest.raises(openai.BadRequestError, match="are not in the prompt"):
+            server.complete("own", wrong, **asked)
+    with pytest.raises(openai.BadRequestError, match="are not in the prompt"):
+        server.complete("own", filler(40), **asked, n=3, temperature=1.0)
+    if change == "gone":
+        with pytest.raises(openai.BadRequestError, match="are not in the prompt"):
+            server.complete("own", filler(40))
+
+
+def test_a_stream_without_an_invocation_says_so_and_ends(server):
+    with pytest.raises(openai.APIError, match="are not in the prompt"):
+        list(server.client.completions.create(model="linear", prompt=filler(40), max_tokens=1, stream=True))
