@@ -6,8 +6,9 @@ names (``policy@digest``) and with ``--logprobs-mode processed_logprobs``.
 
 import asyncio
 import contextlib
+import functools
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from alora.serving.completions import COMPLETIONS, Completions, Forgotten
 from alora.weights import ASKED_WEIGHTS
 
 _SAME = 0.02  # of log-probabilities: how far two answers of one server to one prompt may lie apart, in half precision
+_AGAIN = ""  # no adapter's name
 _TRIES = 10  # to have all answers from one server
 _BEAT_S = 0.5  # between two looks at whether the event loop stands still
 _Result = TypeVar("_Result")
@@ -37,13 +39,12 @@ class RemoteEngine(Completions):
     def __init__(self, url: str, renderer: Renderer, at_once: int | None = None, idle_s: float = 2.0) -> None:
         super().__init__(url, at_once)
         self._renderer = renderer
-        self._verified: dict[str, str] = {}  # by its name, the digest of the weights that its requests ask for
-        self._verifying: dict[str, asyncio.Task[None]] = {}  # by the same name
+        self._verified: dict[str, LightBundle] = {}  # by its name
+        self._verifying: dict[str, asyncio.Task[None]] = {}  # by the same name; under _AGAIN the check after a pause
         self._listing: asyncio.Task[dict[str, int | None]] | None = None
         self._tasks = set[asyncio.Task[Any]]()
         self._idle_s, self._answered = idle_s, 0.0  # when it last gave an answer that counts, by the monotonic clock
-        self._gave: dict[str, tuple[float, ...]] = {}  # the answer to each golden row, when it was verified last
-        self._again = ""  # which name is verified again after a pause
+        self._gave: dict[str, tuple[float, ...]] = {}  # the answer to each bundle's first golden row
         self._watching: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -61,32 +62,36 @@ class RemoteEngine(Completions):
         another adapter or an adapter that is left out does not pass. A base in 8 bits may.
 
         Raises:
-            ConfigError: the server does not answer, or does not serve a bundle.
+            ConfigError: the server does not answer, or does not serve a bundle; or who answers is never sure.
             CheckFailed: it runs without the plugin, its answers are not the bundle's, or a bundle stores none.
         """
-        verified, verifying = self._verified, self._verifying  # forget() has new ones take their place
         if self._watching is None:
             self._watching = self._start(self._watch_loop())
-        if time.monotonic() - self._answered > self._idle_s and self._again not in verifying:
-            known = [bundle for bundle in bundles if bundle.served_name in verified]
-            activated = [bundle.served_name for bundle in known if bundle.manifest.activated]
-            if known and not activated:
-                verified.clear()  # the answers of plain LoRAs show nothing of the plugin, which others need
-            self._again = next(iter(activated or [bundle.served_name for bundle in known]), "")
-            verified.pop(self._again, None)
-        unknown = {bundle.served_name: bundle for bundle in bundles if bundle.served_name not in verified}
-        for name, bundle in unknown.items():
+        for _ in range(_TRIES):
+            if self._verified and time.monotonic() - self._answered > self._idle_s:
+                await self._waited({_AGAIN: lambda: self._verify_again(bundles)})
+                continue
+            unknown = {bundle.served_name: bundle for bundle in bundles if bundle.served_name not in self._verified}
+            if not unknown:
+                return
+            names = [*unknown]
+            work = {name: functools.partial(self._verify, bundle, names) for name, bundle in unknown.items()}
+            await self._waited(work)
+        raise self._never_sure()
+
+    async def _waited(self, work: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
+        """Wait for each verification; those that nobody has begun are begun."""
+        verifying = self._verifying  # forget() has a new one take its place
+        for name, begin in work.items():
             if name not in verifying:
-                work = self._verify(bundle, [*unknown], verified)
-                verifying[name] = self._start(work)
+                verifying[name] = self._start(begin())
                 verifying[name].add_done_callback(lambda _, name=name: verifying.pop(name, None))
         # Not ended with the request that asked first: its deadline may be shorter than this takes.
-        awaited = {*unknown, self._again} & verifying.keys()
-        await asyncio.gather(*(asyncio.shield(verifying[name]) for name in awaited))
+        await asyncio.gather(*(asyncio.shield(verifying[name]) for name in work))
 
-    async def _verify(self, bundle: LightBundle, names: Sequence[str], verified: dict[str, str]) -> None:
+    async def _verify(self, bundle: LightBundle, names: Sequence[str]) -> None:
         """One bundle of those that are verified together, which are served under ``names``."""
-        listing = self._listing
+        verified, listing = self._verified, self._listing
         if listing is None or listing.done():
             listing = self._listing = self._start(self.models())
         served = await asyncio.shield(listing)
@@ -96,20 +101,39 @@ class RemoteEngine(Completions):
                 "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
             )
         try:
-            rows = bundle.golden[:1] if bundle.served_name == self._again else bundle.golden
-            logits_L = await self._require(bundle, rows)
+            logits_L = await self._require(bundle, bundle.golden)
         except PromptRefused as error:  # the bundle's, and no user's
             raise CheckFailed(f"{self.url} refuses a golden row of {bundle.folder}: {error}") from error
-        before = self._gave.get(bundle.served_name, logits_L)
         self._gave[bundle.served_name] = logits_L
-        differs = not max(abs(now - then) for now, then in zip(logits_L, before, strict=True)) <= _SAME
-        if differs and bundle.served_name == self._again:
-            # Within the bundle's tolerance, but not what it was: another base, perhaps. Every bundle is verified, and
-            # none compared so closely, or an engine whose answers vary would be verified without end.
-            self._again = ""
-            self.forget()
+        if self._verified is verified:
+            verified[bundle.served_name], self._answered = bundle, time.monotonic()
+
+    async def _verify_again(self, bundles: Sequence[LightBundle]) -> None:
+        """After a pause, one bundle of those that are verified, of ``bundles`` where there is one; of aLoRAs first,
+        since a plain LoRA shows nothing of the plugin. One that fails by itself is left to who asks for it."""
+        verified, names = self._verified, {bundle.served_name for bundle in bundles}
+        known = sorted(verified.values(), key=lambda one: (not one.manifest.activated, one.served_name not in names))
+        for bundle in known:
+            try:
+                await self._require_same(bundle)
+            except (Unreachable, Full):
+                raise
+            except CheckFailed:  # another server
+                self.forget()
+                return
+            except AloraError:
+                verified.pop(bundle.served_name, None)
+                continue
+            if self._verified is verified:
+                self._answered = time.monotonic()
             return
-        verified[bundle.served_name], self._answered = bundle.served_weights, time.monotonic()
+
+    async def _require_same(self, bundle: LightBundle) -> None:
+        """What it answered to the first golden row before; where an engine's answers vary, all rows must come back."""
+        name = bundle.served_name
+        logits_L = await self._require(bundle, bundle.golden[:1])
+        if not max(abs(now - then) for now, then in zip(logits_L, self._gave[name], strict=True)) <= _SAME:
+            self._gave[name] = await self._require(bundle, bundle.golden)
 
     async def _watch_loop(self) -> None:
         """Doubt the server when the event loop stood still: answers that waited meanwhile are read late."""
@@ -117,7 +141,8 @@ class RemoteEngine(Completions):
             before = time.monotonic()
             await asyncio.sleep(_BEAT_S)
             if time.monotonic() - before > _BEAT_S + self._idle_s:
-                self._verified, self._answered = dict(self._verified), 0.0  # what is under way counts no more
+                # What is under way counts no more.
+                self._verified, self._verifying, self._answered = dict(self._verified), {}, 0.0
 
     def _start(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
         task = asyncio.ensure_future(work)
@@ -152,7 +177,10 @@ class RemoteEngine(Completions):
             await self.verify([bundle])
             with contextlib.suppress(Forgotten):
                 return await self._ask(prefix, bundle, session, fields)
-        raise ConfigError(
+        raise self._never_sure()
+
+    def _never_sure(self) -> ConfigError:
+        return ConfigError(
             f"{self.url}: {_TRIES} times in a row another server may have answered, because it was away or this event "
             f"loop stood still for more than {self._idle_s:g} s; run what blocks it in a thread (asyncio.to_thread)"
         )
@@ -163,7 +191,7 @@ class RemoteEngine(Completions):
         verified, name = self._verified, bundle.served_name
         if name not in verified:
             raise Forgotten
-        weights = {"vllm_xargs": {ASKED_WEIGHTS: verified[name]}}
+        weights = {"vllm_xargs": {ASKED_WEIGHTS: verified[name].served_weights}}
 
         def counts() -> bool:
             return self._verified is verified
@@ -189,7 +217,7 @@ class RemoteEngine(Completions):
         status, answer = await self._send(COMPLETIONS, {"model": name, "prompt": [stranger], "max_tokens": 1})
         if status == 400 and "invocation tokens" in answer:
             return
-        if status == 429 or status >= 500:
+        if status not in (200, 400):
             raise refusal(self.url, status, answer)
         raise CheckFailed(
             f"{self.url} answered {status} to a prompt on which {name} cannot be activated, so alora's plugin is not "

@@ -116,7 +116,7 @@ def test_who_is_verified_again_after_a_failure(error, believed, monkeypatch):
 
     async def ask():
         engine, _ = believing(monkeypatch)
-        engine._verified, engine._answered = dict.fromkeys("ab", ""), time.monotonic()
+        engine._verified, engine._answered = {name: served(name) for name in "ab"}, time.monotonic()
         monkeypatch.setattr(engine, "ask_unverified", fails)
         with pytest.raises(type(error)):
             await engine.ask(Prefix((1,)), served("a"))
@@ -148,9 +148,9 @@ def test_the_first_that_fails_ends_the_others():
     assert asyncio.run(both()) == [True]
 
 
-def served(name: str, activated: bool = True) -> Any:
-    manifest = SimpleNamespace(activated=activated)
-    return SimpleNamespace(served_name=name, served_weights="", suffix=SUFFIX, manifest=manifest, golden=())
+def served(name: str, activated: bool = True, rows: int = 1) -> Any:
+    facts = {"manifest": SimpleNamespace(activated=activated), "golden": (None,) * rows, "folder": name}
+    return SimpleNamespace(served_name=name, served_weights="", suffix=SUFFIX, **facts)
 
 
 def believing(monkeypatch, idle_s: float = 2.0) -> tuple[RemoteEngine, list[str]]:
@@ -184,11 +184,112 @@ def test_a_bundle_that_comes_later_is_verified_too_and_the_others_not_again(monk
     assert required == ["a", "b"]
 
 
+def paused(engine: RemoteEngine) -> None:
+    engine._answered = -1e9
+
+
 def test_after_a_pause_an_activated_adapter_is_verified_again(monkeypatch):
-    """A plain LoRA answers alike without the plugin, so it vouches for none but plain ones."""
-    (engine, required), plain, activated = believing(monkeypatch, idle_s=0), served("a", activated=False), served("b")
-    verify_in_turn(engine, [plain, activated], [plain, activated], [plain], [activated])
-    assert required == ["a", "b", "b", "a", "b"]
+    """A plain LoRA answers alike without the plugin, also where it alone is asked for."""
+    (engine, required), plain, activated = believing(monkeypatch), served("a", activated=False), served("b")
+
+    async def verify():
+        async with engine:
+            await engine.verify([plain, activated])
+            for bundles in ([plain, activated], [plain], [activated]):
+                paused(engine)
+                await engine.verify(bundles)
+
+    asyncio.run(verify())
+    assert required == ["a", "b", "b", "b", "b"]
+
+
+@pytest.mark.parametrize("error", [ConfigError("HTTP 404"), PromptRefused("too long")])
+def test_one_adapter_that_fails_after_a_pause_is_its_own_fault(error, monkeypatch):
+    """Unloaded, say, or with other files; the others are served on."""
+    (engine, required), a, b = believing(monkeypatch), served("a"), served("b")
+    require = engine._require
+
+    async def fails(bundle, rows):
+        if bundle is a:
+            raise error
+        return await require(bundle, rows)
+
+    async def verify():
+        async with engine:
+            await engine.verify([a, b])
+            monkeypatch.setattr(engine, "_require", fails)
+            paused(engine)
+            for _ in range(3):
+                asked = [engine.verify([a]), *(engine.verify([b]) for _ in range(3))]
+                failed, *rest = await asyncio.gather(*asked, return_exceptions=True)
+                assert str(error) in str(failed)
+                assert rest == [None] * 3
+
+    asyncio.run(verify())
+    assert required == ["a", "b", "b"]
+
+
+def test_after_a_failed_check_every_bundle_is_verified_by_all_its_rows(monkeypatch):
+    (engine, _), a, b, asked = believing(monkeypatch), served("a", rows=3), served("b", rows=3), []
+
+    async def other(bundle, rows):
+        asked.append((bundle.served_name, len(rows)))
+        if len(asked) == 3:
+            raise CheckFailed("another base")
+        return -0.1, -2.4
+
+    async def verify():
+        async with engine:
+            monkeypatch.setattr(engine, "_require", other)
+            await engine.verify([a, b])
+            paused(engine)
+            await engine.verify([a, b])
+
+    asyncio.run(verify())
+    assert asked == [("a", 3), ("b", 3), ("a", 1), ("a", 3), ("b", 3)]
+
+
+def test_an_answer_that_is_another_one_has_all_rows_asked_for(monkeypatch):
+    (engine, _), a, asked, gave = believing(monkeypatch), served("a", rows=3), [], [-0.1, -0.2, -0.2, -0.2]
+
+    async def varying(bundle, rows):
+        asked.append(len(rows))
+        return gave[len(asked) - 1], -2.4
+
+    async def verify():
+        async with engine:
+            monkeypatch.setattr(engine, "_require", varying)
+            await engine.verify([a])
+            for _ in range(2):
+                paused(engine)
+                await engine.verify([a])
+
+    asyncio.run(verify())
+    assert asked == [3, 1, 3, 1]
+
+
+def test_a_check_during_which_the_event_loop_stood_still_counts_for_nobody(monkeypatch):
+    (engine, required), a, b = believing(monkeypatch, idle_s=0.5), served("a"), served("b")
+    require, stood = engine._require, []
+
+    async def late(bundle, rows):
+        found = await require(bundle, rows)
+        if not stood:
+            stood.append(bundle)
+            time.sleep(1.5)
+            await asyncio.sleep(0.1)
+        return found
+
+    async def verify():
+        async with engine:
+            await engine.verify([a, b])
+            await asyncio.sleep(0.6)
+            monkeypatch.setattr(engine, "_require", late)
+            await asyncio.gather(engine.verify([a]), engine.verify([b]))
+
+    asyncio.run(verify())
+    assert required[:2] == ["a", "b"]
+    assert len(required) == 4  # once in vain
 
 
 def test_what_was_on_the_way_while_the_event_loop_stood_still_is_asked_again(monkeypatch):
@@ -229,26 +330,27 @@ def test_a_server_that_is_never_sure_to_be_the_same_is_an_error(monkeypatch):
     assert required == ["a"] * 10
 
 
-def test_who_asks_while_a_bundle_is_verified_again_waits_and_asks_once(monkeypatch):
+def test_who_waits_for_an_answer_while_the_server_is_verified_again_asks_once(monkeypatch):
     """With every answer slower than a pause, somebody always verifies; asking anew for that would not end."""
-    (engine, required), asked = believing(monkeypatch, idle_s=0), []
+    (engine, required), asked = believing(monkeypatch, idle_s=0.1), []
 
     async def send(path, *_):
         asked.append(path)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)
         return 200, json.dumps(ANSWER)
 
     async def ask():
         async with engine:
-            for _ in range(3):
-                both = [engine.ask(Prefix((1,)), served("a")), engine.ask(Prefix((2,)), served("b"))]
-                await asyncio.gather(*both, asyncio.sleep(0.02))
+            await engine.verify([served("a"), served("b")])
+            first = asyncio.ensure_future(engine.ask(Prefix((1,)), served("a")))
+            await asyncio.sleep(0.2)
+            await engine.ask(Prefix((2,)), served("b"))
+            await first
 
     monkeypatch.setattr(client, "_BEAT_S", 3600)
     monkeypatch.setattr(engine._http, "send", send)
     asyncio.run(ask())
-    assert len(asked) == 6
-    assert len(required) >= 4
+    assert (len(asked), required) == (2, ["a", "b", "b"])
 
 
 @pytest.mark.parametrize("labels", [(11, 12), (11, 12, 13, 14)])
