@@ -116,7 +116,10 @@ class RemoteEngine(Completions):
         for bundle in known:
             try:
                 await self._require_same(bundle)
-            except (Unreachable, Full):
+            except Full:
+                raise
+            except Unreachable:
+                self.forget()
                 raise
             except CheckFailed:  # another server
                 self.forget()

@@ -229,6 +229,25 @@ def test_one_adapter_that_fails_after_a_pause_is_its_own_fault(error, monkeypatc
     assert required == ["a", "b", "b"]
 
 
+@pytest.mark.parametrize(("error", "believed"), [(Unreachable("gone"), set()), (Full("later"), {"a", "b"})])
+def test_a_server_that_was_away_at_the_check_is_verified_anew_and_one_that_is_full_is_not(error, believed, monkeypatch):
+    engine, _ = believing(monkeypatch)
+
+    async def fails(*_):
+        raise error
+
+    async def verify():
+        async with engine:
+            await engine.verify([served("a"), served("b")])
+            monkeypatch.setattr(engine, "_require", fails)
+            paused(engine)
+            with pytest.raises(type(error), match=str(error)):
+                await engine.verify([served("a")])
+
+    asyncio.run(verify())
+    assert {*engine._verified} == believed
+
+
 def test_after_a_failed_check_every_bundle_is_verified_by_all_its_rows(monkeypatch):
     (engine, _), a, b, asked = believing(monkeypatch), served("a", rows=3), served("b", rows=3), []
 
