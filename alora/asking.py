@@ -94,9 +94,4 @@ def open_artifact(
     names = map(str, [artifact] if isinstance(artifact, str | Path) else artifact)
     folders = [name if Path(name).exists() or not HUB_ID.fullmatch(name) else str(fetch_bundle(name)) for name in names]
     settings = base if isinstance(base, BaseSettings) else BaseSettings(source=None if base is None else str(base))
-    bundles, used = read_bundles(folders, settings, policies, read)
-    wanted = [bundle for bundle in bundles if not policies or "*" in policies or bundle.policy.id in policies]
-    if not wanted:
-        served_ids = ", ".join(bundle.policy.id for bundle in bundles)
-        raise ConfigError(f"{', '.join(folders)} has no policy {', '.join(policies)}; it has {served_ids}")
-    return wanted, used
+    return read_bundles(folders, settings, policies, read)

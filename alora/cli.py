@@ -121,7 +121,8 @@ def _dispatch(arguments: list[str]) -> int:
         close = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.5)
         meant = f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(VERBS)}"
         return _fail(f"there is no verb {verb!r}; {meant}", MISUSED)
-    if verb != "train" and os.environ.get("WORLD_SIZE", "1") not in ("0", "1") and "RANK" in os.environ:
+    of_several = os.environ.get("WORLD_SIZE", "1") not in ("0", "1") and "TORCHELASTIC_RUN_ID" in os.environ
+    if of_several and verb not in ("train", "doctor") and {"-h", "--help"}.isdisjoint(rest):
         raise ConfigError(
             f"a launcher started {os.environ['WORLD_SIZE'][:20]} processes, and each would do the whole work of alora "
             f"{verb}; only alora train shares it: run alora {verb} without torchrun or accelerate launch"

@@ -29,10 +29,10 @@ def read_bundles(
 ) -> tuple[list[Read], BaseSettings]:
     """The bundles in the folders ``named`` (a run or a battery holds several), and the base they share.
 
-    Of several, ``policies`` takes only those that it lists.
+    ``policies`` takes only those that it lists, of all folders together.
 
     Raises:
-        ConfigError: no folder is named, an artifact holds no bundle, or a battery none of ``policies``.
+        ConfigError: no folder is named, an artifact holds no bundle, or none holds any of ``policies``.
         BundleError: a bundle is damaged, or they do not share a base.
     """
     if not named:
@@ -46,10 +46,16 @@ def read_bundles(
             raise ConfigError(f"{artifact.folder} holds no bundle, and only a bundle knows its threshold; {remedy}")
         opened = [read(folder) for folder in artifact.bundles]
         require_one_base(opened)
-        bundles += chosen({bundle.policy.id: bundle for bundle in opened}, policies, artifact).values()
-        bases.append(base_of_bundle(bundles[-1], artifact, base))
-    require_one_base(bundles)
-    return bundles, bases[0]
+        if len(named) == 1:
+            opened = list(chosen({bundle.policy.id: bundle for bundle in opened}, policies, artifact).values())
+        bundles += opened
+        bases.append(base_of_bundle(opened[-1], artifact, base))
+    wanted = [bundle for bundle in bundles if is_chosen(bundle.policy.id, policies)]
+    if not wanted:
+        ids = ", ".join(bundle.policy.id for bundle in bundles)
+        raise ConfigError(f"{', '.join(named)} has no policy {', '.join(policies)}; it has {ids}")
+    require_one_base(wanted)
+    return wanted, bases[0]
 
 
 def chosen(

@@ -19,7 +19,7 @@ _VERDICTS = {"conversation", "prefix_tokens", "truncation", "verdicts"}  # score
 # The keys by which the JSON of each kind of report is known.
 _REPORTS: dict[str, tuple[set[str], ...]] = {
     "evaluation": ({"schema_version", "evaluations"},),
-    "fleet": ({"schema_version", "evaluations"},),
+    "fleet": ({"evaluations", "drifts", "crossfire"},),
     "certificate": ({"adapter_digest", "dtypes", "passed"}, {"certificates", "failures"}),
     "check": ({"ready", "findings"},),
     "doctor": ({"environment", "findings"},),
@@ -86,6 +86,8 @@ def _is_report(file: Path, kind: str) -> bool:
     try:
         if not file.is_file():
             return False
+        if (file.suffix in (".html", ".md", ".parquet")) != (kind == "page"):
+            return False
         if file.suffix in (".html", ".md"):
             with file.open("rb") as stream:
                 return PAGE_MARK.encode() in stream.read(100)
@@ -102,7 +104,8 @@ def _is_report(file: Path, kind: str) -> bool:
         return False
     if kind == "verdicts":
         return content.keys() - {"windows"} == _VERDICTS
-    return any(keys <= content.keys() for keys in _REPORTS.get(kind, ()))
+    known = [name for name, forms in _REPORTS.items() if any(keys <= content.keys() for keys in forms)]
+    return known[-1:] == [kind]  # a fleet's report has the keys of an evaluation, too
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

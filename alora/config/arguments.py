@@ -45,7 +45,7 @@ class Arguments:
     """One command line. ``flags`` and ``overrides`` are Hydra's; ``recipe_files`` are the files behind ``recipe=``.
 
     ``options`` are the flags by their long names, with their values. ``local`` says that nobody asked for a recipe, and
-    the one in the working folder is taken.
+    the one in the working folder is taken; ``unread`` that it is not, although it lies there.
     """
 
     verb: str
@@ -53,6 +53,7 @@ class Arguments:
     overrides: tuple[str, ...]
     recipe_files: tuple[Path, ...] = ()
     local: bool = False
+    unread: bool = False
     cwd: Path = Path()
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -93,12 +94,13 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     if given.config_dir is not None and not given.config_dir.is_dir():
         raise ConfigError(f"--config-dir {given.config_dir} not found; give a folder with configs")
     elsewhere = not options.keys().isdisjoint(("--config-name", "--config-dir")) or given.sets("recipe")
-    local = not elsewhere and verb not in _WITHOUT_RECIPE and (cwd / LOCAL_RECIPE).is_file()
+    lies_there = not elsewhere and (cwd / LOCAL_RECIPE).is_file()
+    local, unread = lies_there and verb not in _WITHOUT_RECIPE, lies_there and verb in OF_ARTIFACT
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
     overrides = [part for item in overrides for part in _as_hydra_takes_it(item, "--multirun" in options)]
-    return replace(given, overrides=tuple(overrides), recipe_files=tuple(files), local=local)
+    return replace(given, overrides=tuple(overrides), recipe_files=tuple(files), local=local, unread=unread)
 
 
 def other_names(verb: str, key: str) -> list[str]:

@@ -92,6 +92,8 @@ def composing(arguments: Arguments, note: Callable[[str], None]) -> Iterator[Non
     """Hydra ready for what ``arguments`` name; its errors become a ConfigError."""
     if arguments.local:
         note(f"using ./{LOCAL_RECIPE}")
+    if arguments.unread:
+        note(f"./{LOCAL_RECIPE} is not read: the artifact has settings of its own; recipe={LOCAL_RECIPE} names it")
     try:
         with guarded_hydra():
             require_known(arguments.overrides, [configs_folder(), *arguments.roots])

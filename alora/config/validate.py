@@ -47,6 +47,8 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
             "so an aLoRA would be searched for in every row, and one that is not found trains nothing without a word; "
             "train it with training.engine=alora, or choose adapter=lora"
         )
+    if recipe.evaluation.target is not None:
+        yield from _of_another_target(recipe.evaluation, recipe.evaluation.target)
     columns = recipe.data.columns
     if POLICY_PLACE in columns.label and columns.labels != ColumnSettings.labels:
         yield (
@@ -87,8 +89,8 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
         yield f"alora {verb} needs verdicts=DIR: a folder or FILE.parquet that alora score wrote"
     if verb == "label" and (recipe.conversation is None or recipe.output is None):
         yield "alora label needs data=LOG, which was scored, and output=FILE.jsonl for the rows to label"
-    if verb in ("train", "compare"):
-        yield from _of_another_target(recipe.evaluation)
+    if verb in ("train", "compare", "check") and recipe.evaluation.target is None:
+        yield from _of_another_target(recipe.evaluation, "f1")
     if verb in ("train", "check", "compare"):
         one = [name for name in ("id", "title", "rule", "labels") if getattr(recipe.policy, name)]
         if recipe.policies and recipe.policy.file is not None and one:
@@ -104,12 +106,11 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
         yield f"alora {verb} needs artifact=DIR: a run folder, an adapter folder, a bundle or a battery"
 
 
-def _of_another_target(settings: EvaluationSettings) -> Iterator[str]:
+def _of_another_target(settings: EvaluationSettings, target: str) -> Iterator[str]:
     """One line for each setting that the target of the operating point does not use."""
-    target = settings.target or "f1"
     uses = {"target_value": ("fpr", "recall"), "false_positive_cost": ("cost",), "false_negative_cost": ("cost",)}
     for name, targets in uses.items():
         value = getattr(settings, name)
         if value is not None and target not in targets:
             wanted = " or ".join(f"evaluation.target={one}" for one in targets)
-            yield f"evaluation.{name}={value:g} has no effect on target={target}; add {wanted}, or leave it out"
+            yield f"evaluation.{name}={value:g} has no effect on target={target}; add {wanted}, or make it null"

@@ -47,14 +47,14 @@ LISTS = {  # what GET /v1/models gives, and what must be said
     "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", "does not answer"),
     "nothing": (b"", "does not answer"),
     "silence": (SILENCE, "does not answer (ReadTimeout)"),
-    "its headers drop by drop": (drops(b"HTTP/1.0 200 X\r\nA: "), "does not answer (no whole answer after 1 s)"),
+    "its headers drop by drop": (drops(b"HTTP/1.0 200 X\r\nA: "), "does not answer (no whole answer after 4 s)"),
     "its body drop by drop": (
         drops(b"HTTP/1.0 200 X\r\nContent-Length: 99999\r\n\r\n"),
-        "does not answer (no whole answer after 1 s)",
+        "does not answer (no whole answer after 4 s)",
     ),
     "to go on, without end": (
         drops(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-        "does not answer (no whole answer after 1 s)",
+        "does not answer (no whole answer after 4 s)",
     ),
     "a model that clears the screen": (http(200, b'{"data": [{"id": "\\u001b[2J"}]}'), "serves \\u001b[2J, not"),
     "ten thousand strangers": (
@@ -129,7 +129,7 @@ def check(place, here, capsys, monkeypatch):
     listed = http(200, json.dumps({"data": [{"id": name}]}).encode())
 
     def run(word: str, exit_code: int = 2, models: Answer = listed, answers: tuple[Answer, ...] = ()) -> list[str]:
-        given = iter(answers)
+        given = chain(answers, repeat(answers[-1]) if answers else ())  # the last one goes on
         with server(lambda path: models if path == "/v1/models" else next(given)) as url:
             command = f"score artifact={{place}}/run {{place}}/talk.json scorer={url}"
             return breaches(Case(command, [url, word], exit_code), place, here, capsys)

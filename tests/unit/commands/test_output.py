@@ -76,6 +76,7 @@ NO_REPORTS = {
 REPORTS = {
     "verdicts": {"conversation": "c", "prefix_tokens": 1, "truncation": None, "verdicts": []},
     "evaluation": {"schema_version": 1, "evaluations": []},
+    "fleet": {"schema_version": 1, "evaluations": [], "drifts": [], "regressed": [], "crossfire": {}},
     "certificate": {"passed": True, "adapter_digest": "", "dtypes": []},
     "certificate of several": {"passed": True, "failures": {}, "certificates": {}},
     "check": {"ready": True, "findings": [], "splits": {}},
@@ -110,6 +111,10 @@ def test_pages_and_tables_of_alora_are_reports_and_no_others(tmp_path):
     for file in (page, rows, tmp_path / "cut.parquet", tmp_path / "verdicts.parquet"):
         with pytest.raises(ConfigError, match="is not a report"):
             report_file(file, "page")
+    write_text(page, render_overview({}, {}))
+    for kind in KINDS:
+        with pytest.raises(ConfigError, match="is not a report"):
+            report_file(page, kind)
 
 
 @pytest.mark.parametrize("name", REPORTS)

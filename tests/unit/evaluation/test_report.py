@@ -13,7 +13,7 @@ import pytest
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 from alora.commands.run_pages import write_page
-from alora.config.schema import EvaluationSettings, Recipe
+from alora.config.schema import EvaluationSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.evaluation import report as page_module
 from alora.evaluation.calibration import all_probabilities, choose_threshold, fit_rules, verdicts
@@ -138,7 +138,7 @@ def test_a_training_that_was_still_improving_is_on_the_page(tmp_path, last, warn
     record |= {"history": [], "peak_bytes": 0, "steps": 3}
     (tmp_path / "training.json").write_text(json.dumps(record))
     page = make_page(signals=(3.0, 0.1, 0.1))
-    write_page(tmp_path / "report.html", page.judged, Recipe(), tmp_path / "training.json")
+    write_page(tmp_path / "report.html", page.judged, EvaluationSettings(), {}, tmp_path / "training.json")
     text = " ".join(Read((tmp_path / "report.html").read_text()).text.split())
     assert ("STILL_IMPROVING" in text and "(validation loss 0.400, then 0.300)" in text) == warned
     assert ("raise training.epochs, which was 3" in text) == warned
