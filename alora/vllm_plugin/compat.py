@@ -316,8 +316,11 @@ def send_refusal(engine: Any, request: Any, why: str) -> None:
 
 def sent_refusals(processor: Any, outputs: Iterable[Any]) -> list[tuple[Any, str]]:
     """The queues of the requests that :func:`send_refusal` ended, and why; a ``vllm.LLM`` has no queues."""
+    found = [one for one in outputs if type(one.stop_reason) is str]
+    if not found:  # as in nearly every step of the engine
+        return []
     error = _late("vllm.v1.engine", "FinishReason").ERROR
-    found = [one for one in outputs if type(one.stop_reason) is str and one.finish_reason == error]
+    found = [one for one in found if one.finish_reason == error]
     states = [(processor.request_states.get(one.request_id), one.stop_reason) for one in found]
     return [(state.queue, why) for state, why in states if state is not None and state.queue is not None]
 
