@@ -10,7 +10,6 @@ import copy
 import functools
 import re
 import resource
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,19 +20,11 @@ from alora.vllm_plugin import compat, seeds
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here
 from alora.vllm_plugin.adapter_record import KEPT, AdapterRecord, NoFile, Records
 from alora.vllm_plugin.carried_request import carry
+from alora.vllm_plugin.refusals import RefusedPrompt, RefusedRequest, core_decides
 from alora.weights import ASKED_WEIGHTS
 
-_ValidationError: Any = compat.validation_error_class()
 _NOT_CHECKED = "the engine was not checked when it started"
 _engines_here: list[weakref.ref[Any]] = []
-
-
-class RefusedRequest(_ValidationError, AdapterError):
-    """A request that no aLoRA can serve: HTTP 400 from vLLM's server, an AdapterError to everyone else."""
-
-
-class RefusedPrompt(AdapterError):
-    """The adapter and its weights are in order; the prompt, or what is asked of it, is not."""
 
 
 def _searchable_ids(request: Any, name: str) -> Sequence[int]:
@@ -165,44 +156,6 @@ def add_request_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     return add_request
 
 
-def engine_refuse_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``EngineCoreProc._handle_request_preproc_error`` that tells the front end what is wrong with a prompt."""
-
-    @functools.wraps(original)
-    def _handle_request_preproc_error(self: Any, request: Any) -> Any:
-        error = sys.exc_info()[1]
-        if not isinstance(error, RefusedPrompt):
-            return original(self, request)
-        return compat.send_refusal(self, request, str(error))
-
-    return _handle_request_preproc_error
-
-
-def process_outputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``OutputProcessor.process_outputs`` that raises the engine core's refusals where their users wait."""
-
-    @functools.wraps(original)
-    def process_outputs(self: Any, engine_core_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        refused = compat.sent_refusals(self, engine_core_outputs)  # the original forgets what has ended
-        processed = original(self, engine_core_outputs, *args, **kwargs)
-        for queue, why in refused:
-            queue.put(RefusedRequest(why))
-        return processed
-
-    return process_outputs
-
-
-def async_init_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``AsyncLLM`` whose requests wait for the engine core's word on their prompts."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.input_processor._alora_core_decides = True
-
-    return __init__
-
-
 def note_engine(engine: Any, refusal: str | None) -> None:
     """Remember an engine core of this process, and why it refuses aLoRA, if it does."""
     engine._alora_refusal = refusal
@@ -296,7 +249,7 @@ def wake_up_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     return wake_up
 
 
-def _check_here(vllm_config: Any, request: Any, core_decides: bool = False) -> None:
+def _check_here(vllm_config: Any, request: Any, later: bool = False) -> None:
     here = (engine() for engine in _engines_here)
     engine = next((engine for engine in here if engine is not None and engine.vllm_config is vllm_config), None)
     if engine is not None:
@@ -308,7 +261,7 @@ def _check_here(vllm_config: Any, request: Any, core_decides: bool = False) -> N
         engine._alora_found = (request, carried)
         return
     _asked_weights(request)
-    config = None if core_decides else config_here(request.lora_request.lora_path)
+    config = None if later else config_here(request.lora_request.lora_path)
     if config is not None:  # else not readable from here
         require_accepted(request, request.lora_request.lora_name, config)
 
@@ -326,7 +279,7 @@ def process_inputs_patch(original: Callable[..., Any]) -> Callable[..., Any]:
         if lora_request is None:
             return request
         try:
-            _check_here(self.vllm_config, request, getattr(self, "_alora_core_decides", False))
+            _check_here(self.vllm_config, request, core_decides(self))
         except (AdapterError, OSError) as error:
             raise RefusedRequest(str(error)) from error
         return request

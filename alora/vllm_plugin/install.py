@@ -39,6 +39,7 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
         cpu_lora_ops,
         engine_check,
         prefix_hash,
+        refusals,
         token_mapping,
     )
 
@@ -62,9 +63,9 @@ def _patches() -> list[tuple[compat.Symbol, Callable[[Any], Any]]]:
         (compat.ENGINE_PIN_LORA, activation_source.pin_lora_patch),
         (compat.ENGINE_LIST_LORAS, activation_source.list_loras_patch),
         (compat.ENGINE_WAKE_UP, activation_source.wake_up_patch),
-        (compat.ENGINE_REFUSE, activation_source.engine_refuse_patch),
-        (compat.PROCESS_OUTPUTS, activation_source.process_outputs_patch),
-        (compat.ASYNC_INIT, activation_source.async_init_patch),
+        (compat.ENGINE_REFUSE, refusals.engine_refuse_patch),
+        (compat.PROCESS_OUTPUTS, refusals.process_outputs_patch),
+        (compat.ASYNC_INIT, refusals.async_init_patch),
         (compat.PROCESS_INPUTS, activation_source.process_inputs_patch),
         (compat.beam_search_sequence(), activation_source.beam_search_patch),
         (compat.PUNICA_INIT, cpu_lora_ops.punica_init_patch),

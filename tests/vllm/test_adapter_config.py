@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from alora.errors import AdapterError
-from alora.vllm_plugin import activation_source, compat
+from alora.vllm_plugin import activation_source, compat, refusals
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here, read_config
 from alora.vllm_plugin.adapter_record import Records
 from tests.vllm.toy_engine import lora_request
@@ -117,7 +117,7 @@ def test_a_front_end_without_the_engine_reads_a_changed_configuration_again(toys
     process_inputs = activation_source.process_inputs_patch(lambda self: request)
     assert process_inputs(front_end) is request
     edit_config(str(home), alora_invocation_tokens=[4, 5])
-    with pytest.raises(activation_source.RefusedRequest, match="not in the prompt"):
+    with pytest.raises(refusals.RefusedRequest, match="not in the prompt"):
         process_inputs(front_end)
 
 

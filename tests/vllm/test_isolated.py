@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from alora.errors import AdapterError
-from alora.vllm_plugin import activation_source, adapter_record, compat
+from alora.vllm_plugin import activation_source, adapter_record, compat, refusals
 from alora.vllm_plugin.carried_request import CarriedLoRARequest
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ToyAdapter, edit_config
@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_the_requests_fault_and_not_the_servers(error, mo
     monkeypatch.setattr(activation_source, "_check_here", fails)
     front_end = SimpleNamespace(vllm_config=None)
     process_inputs = activation_source.process_inputs_patch(lambda self: SimpleNamespace(lora_request="any"))
-    with pytest.raises(activation_source.RefusedRequest, match="no space"):
+    with pytest.raises(refusals.RefusedRequest, match="no space"):
         process_inputs(front_end)
 
 

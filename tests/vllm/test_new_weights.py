@@ -13,7 +13,8 @@ import pytest
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import adapter_record
-from alora.vllm_plugin.activation_source import RefusedRequest, engine_records
+from alora.vllm_plugin.activation_source import engine_records
+from alora.vllm_plugin.refusals import RefusedRequest
 from tests.vllm import toys as store
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ALL_LINEAR, ToyAdapter, edit_config, write_adapter
