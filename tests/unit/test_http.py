@@ -1,5 +1,6 @@
 """What a server that is given the key may say of it."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -8,7 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from alora.config.secrets import HIDDEN, KEY
-from alora.errors import AloraError
+from alora.errors import AloraError, ConfigError
+from alora.http import Http
 from alora.serving.guard import Guard
 
 SECRET = r"""s3cr3t/canary"key'with\all"""
@@ -76,3 +78,15 @@ def test_no_error_shows_the_key(name, key, monkeypatch):
         errors.append(cause)
     assert HIDDEN in said
     assert not [error for error in errors if key[:6] in str(error)]
+
+
+def test_a_second_event_loop_is_named():
+    async def ask(http: Http, url: str) -> tuple[int, str]:
+        return await http.send(url, {}, silence=5)
+
+    with raw(f"{OK}Content-Length: 2{END}ok".encode()) as url:
+        http = Http()
+        assert asyncio.run(ask(http, url)) == (200, "ok")
+        with pytest.raises(ConfigError, match="a client in each"):
+            asyncio.run(ask(http, url))
+        assert asyncio.run(ask(Http(), url)) == (200, "ok")
