@@ -37,8 +37,7 @@ def read_bundles(
     """
     if not named:
         raise ConfigError(NO_BUNDLE)
-    bundles: list[Read] = []
-    bases = []
+    found: list[tuple[Read, Artifact]] = []
     for artifact in map(find_artifact, named):
         if not artifact.bundles:
             has_adapter = artifact.adapters or artifact.kind is not Kind.RUN
@@ -46,16 +45,11 @@ def read_bundles(
             raise ConfigError(f"{artifact.folder} holds no bundle, and only a bundle knows its threshold; {remedy}")
         opened = [read(folder) for folder in artifact.bundles]
         require_one_base(opened)
-        if len(named) == 1:
-            opened = list(chosen({bundle.policy.id: bundle for bundle in opened}, policies, artifact).values())
-        bundles += opened
-        bases.append(base_of_bundle(opened[-1], artifact, base))
-    wanted = [bundle for bundle in bundles if is_chosen(bundle.policy.id, policies)]
-    if not wanted:
-        ids = ", ".join(bundle.policy.id for bundle in bundles)
-        raise ConfigError(f"{', '.join(named)} has no policy {', '.join(policies)}; it has {ids}")
-    require_one_base(wanted)
-    return wanted, bases[0]
+        found += [(bundle, artifact) for bundle in opened]
+    _require_chosen([bundle.policy.id for bundle, _ in found], policies, ", ".join(named))
+    wanted = [(bundle, artifact) for bundle, artifact in found if is_chosen(bundle.policy.id, policies)]
+    require_one_base([bundle for bundle, _ in wanted])
+    return [bundle for bundle, _ in wanted], base_of_bundle(*wanted[0], base)
 
 
 def chosen(
@@ -66,14 +60,16 @@ def chosen(
     Raises:
         ConfigError: none of ``policies`` is there, or (``all_of``) one of them is not.
     """
-    if not policies or "*" in policies:
-        return dict(items)
-    missing = [name for name in policies if name not in items]
-    if len(missing) == len(policies) or (all_of and missing):
-        raise ConfigError(f"{artifact.folder} has no policy {', '.join(missing)}; it has {', '.join(items)}")
-    if missing:
-        note(f"{artifact.folder} has no policy {', '.join(missing)}; going on without")
+    _require_chosen([*items], policies, str(artifact.folder), all_of)
     return {name: item for name, item in items.items() if is_chosen(name, policies)}
+
+
+def _require_chosen(ids: Sequence[str], policies: Sequence[str], place: str, all_of: bool = False) -> None:
+    missing = [name for name in policies if name not in ids and "*" not in policies]
+    if missing and (all_of or len(missing) == len(policies)):
+        raise ConfigError(f"{place} has no policy {', '.join(missing)}; it has {', '.join(ids)}")
+    if missing:
+        note(f"{place} has no policy {', '.join(missing)}; going on without")
 
 
 def is_chosen(name: str, policies: Sequence[str]) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import Artifact, find_artifact
-from alora.bundle.named import chosen, read_bundles
+from alora.bundle.named import chosen, is_chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.commands.output import report_file_in, say, say_json, table, write_json
 from alora.commands.run_rows import measured_settings, read_for
@@ -35,8 +35,7 @@ def run(recipe: Recipe) -> int:
     earlier: list[Bundle] | None = None
     if recipe.fleet.against is not None:
         earlier, _ = read_bundles([recipe.fleet.against], base_settings, (), load_bundle)
-        if len(bundles) < len(everyone):
-            earlier = [bundle for bundle in earlier if bundle.policy.id in by_name]
+        earlier = [bundle for bundle in earlier if is_chosen(bundle.policy.id, recipe.policies)]
         for bundle in earlier:
             now = by_name.get(bundle.policy.id, bundle).policy.labels
             if now != bundle.policy.labels:

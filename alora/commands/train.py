@@ -157,12 +157,12 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
     """Figures per policy: its adapter, the base with the rule in the prompt, and a bag of words, on the same rows."""
     paths = {policy.id: this.folder.paths(policy.id) for policy in this.going}
     missing = [policy for policy in this.going if not paths[policy.id].evaluation.exists()]
-    if missing:
-        adapters = [load_adapter(paths[policy.id].adapter) for policy in missing]
+    if missing:  # of all, since the others that are computed with a policy round its figures
+        adapters = [load_adapter(paths[policy.id].adapter) for policy in this.going]
         found, failed = compare_with_baselines(
             this.base,
             this.renderer,
-            missing,
+            this.going,
             adapters,
             this.splits,
             this.recipe.evaluation,

@@ -23,6 +23,8 @@ from alora.weights import ASKED_WEIGHTS
 _SAME = 0.02  # of log-probabilities: how far two answers of one server to one prompt may lie apart, in half precision
 _AGAIN = ""  # no adapter's name
 _TRIES = 10  # to have all answers from one server
+_LOST_S = 60.0  # after which an answer may be lost, and a verification is begun anew beside the one that waits for it
+_LOST_AGAIN_S = 5.0  # the same of the check after a pause, for which all wait
 _BEAT_S = 0.5  # between two looks at whether the event loop stands still
 _Result = TypeVar("_Result")
 
@@ -67,27 +69,40 @@ class RemoteEngine(Completions):
         """
         if self._watching is None:
             self._watching = self._start(self._watch_loop())
-        for _ in range(_TRIES):
-            if self._verified and time.monotonic() - self._answered > self._idle_s:
-                await self._waited({_AGAIN: lambda: self._verify_again(bundles)})
+        tries = 0
+        while tries < _TRIES:
+            if self._verified and self._paused():
+                tries += await self._waited({_AGAIN: lambda: self._verify_again(bundles)}, _LOST_AGAIN_S)
                 continue
             unknown = {bundle.served_name: bundle for bundle in bundles if bundle.served_name not in self._verified}
             if not unknown:
                 return
             names = [*unknown]
             work = {name: functools.partial(self._verify, bundle, names) for name, bundle in unknown.items()}
-            await self._waited(work)
+            tries += await self._waited(work, _LOST_S)
         raise self._never_sure()
 
-    async def _waited(self, work: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
-        """Wait for each verification; those that nobody has begun are begun."""
+    def _paused(self) -> bool:
+        """Whether another server may have taken this one's place since it last answered."""
+        return time.monotonic() - self._answered > self._idle_s
+
+    async def _waited(self, work: Mapping[str, Callable[[], Coroutine[Any, Any, None]]], seconds: float) -> bool:
+        """Wait for each verification, and say whether all came within ``seconds``; those that nobody has begun are
+        begun. What takes longer goes on, and whoever waits next begins it anew."""
         verifying = self._verifying  # forget() has a new one take its place
         for name, begin in work.items():
             if name not in verifying:
                 verifying[name] = self._start(begin())
-                verifying[name].add_done_callback(lambda _, name=name: verifying.pop(name, None))
+                verifying[name].add_done_callback(functools.partial(_drop, verifying, name))
+        tasks = {name: verifying[name] for name in work}
         # Not ended with the request that asked first: its deadline may be shorter than this takes.
-        await asyncio.gather(*(asyncio.shield(verifying[name]) for name in work))
+        done, late = await asyncio.wait(tasks.values(), timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+        for name, task in tasks.items():
+            if task in late:
+                _drop(verifying, name, task)
+        return not late
 
     async def _verify(self, bundle: LightBundle, names: Sequence[str]) -> None:
         """One bundle of those that are verified together, which are served under ``names``."""
@@ -196,8 +211,8 @@ class RemoteEngine(Completions):
             raise Forgotten
         weights = {"vllm_xargs": {ASKED_WEIGHTS: verified[name].served_weights}}
 
-        def counts() -> bool:
-            return self._verified is verified
+        def counts(going_out: bool) -> bool:
+            return self._verified is verified and not (going_out and self._paused())
 
         try:
             answer = await self.ask_unverified(prefix, bundle.suffix, name, session, {**weights, **fields}, counts)
@@ -247,6 +262,11 @@ class RemoteEngine(Completions):
                 f"{TOLERANCES['bfloat16']}); it runs on another base, or in another way: alora validate there"
             )
         return logits_RL[0]
+
+
+def _drop(verifying: dict[str, asyncio.Task[None]], name: str, task: asyncio.Task[None]) -> None:
+    if verifying.get(name) is task:
+        del verifying[name]
 
 
 async def together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:

@@ -18,7 +18,9 @@ _AT_ONCE = 32
 _PROBE_SECONDS = 10  # of silence, after which a server that does not even list its models counts as dead
 _SECONDS = 600  # of silence, while it computes
 _ROUNDING = 0.02  # of label probabilities that an engine in half precision gives, summed
-Counts = Callable[[], bool]  # whether the server is still the one that was verified
+# Whether the server is still the one that was verified: asked with True as a request goes out, which may have waited
+# long, and with False as its answer comes back.
+Counts = Callable[[bool], bool]
 
 
 class Forgotten(AloraError):
@@ -63,7 +65,7 @@ class Completions(AsyncClosing):
         name: str,
         session: str | None = None,
         fields: Mapping[str, Any] | None = None,
-        counts: Counts = lambda: True,
+        counts: Counts = lambda _: True,
     ) -> tuple[tuple[float, ...], int]:
         """Log-probabilities over the labels of the adapter ``name``, and how many of the prompt's tokens the server had
         in its cache (where it says so).
@@ -71,7 +73,7 @@ class Completions(AsyncClosing):
         Args:
             session: for a router on the way.
             fields: further ones of the request.
-            counts: asked as the request goes out and as the answer comes back.
+            counts: whether the answer does.
 
         Raises:
             CheckFailed: the server does not return the label tokens' log-probabilities.
@@ -128,14 +130,14 @@ class Completions(AsyncClosing):
         body: dict[str, Any] | None,
         seconds: float | None = None,
         session: str | None = None,
-        counts: Counts = lambda: True,
+        counts: Counts = lambda _: True,
     ) -> tuple[int, str]:
         headers = None if session is None else {SESSION: session}
         async with self._free:
-            if not counts():
+            if not counts(True):
                 raise Forgotten
             answer = await self._http.send(self.url + path, body, _SECONDS if seconds is None else seconds, headers)
-        if not counts():
+        if not counts(False):
             raise Forgotten
         return answer
 

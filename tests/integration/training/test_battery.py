@@ -1,6 +1,7 @@
 """A battery: several policies in one run, each as good as alone, none hurt by another."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -209,6 +210,18 @@ def test_a_killed_battery_goes_on_and_ends_with_the_same_bytes(battery, tmp_path
             json.loads((place / "policies" / name / "training.json").read_text()) for place in (run, folder / "run")
         )
         assert ours["standing"] == wanted["standing"]
+
+
+def test_killed_between_two_policies_figures_it_ends_with_the_same_bytes(battery, tmp_path):
+    """What is computed together is rounded together, so the figures of one come from the same pass as before."""
+    folder, overrides, run = battery[0], battery[4], tmp_path / "run"
+    shutil.copytree(folder / "run", run)
+    wanted = (run / "policies/blue/evaluation.json").read_bytes()
+    (run / "policies/blue/evaluation.json").unlink()
+    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
+    code, _, errors = run_forked("train", *again, cache=folder / "cache")
+    assert code == 1, errors
+    assert (run / "policies/blue/evaluation.json").read_bytes() == wanted
 
 
 def test_one_pass_gives_every_verdict(battery, tmp_path):

@@ -69,6 +69,23 @@ def test_bundles_that_are_named_one_by_one_share_a_base_too(tmp_path, monkeypatc
         )
 
 
+def test_of_several_folders_policies_are_chosen_together(tmp_path, monkeypatch, capsys):
+    """Also the base is that of what was chosen, and no other folder's."""
+    bases = {"a": replace(BASE, source="other", fingerprint=Fingerprint("other", "t", "c")), "b": BASE, "c": BASE}
+    monkeypatch.setattr(named, "find_artifact", lambda name: artifact_of(tmp_path / name, Kind.BUNDLE))
+
+    def read(policies):
+        return read_bundles(
+            list(bases), BaseSettings(), policies, lambda folder: bundle(folder, folder.name, base=bases[folder.name])
+        )
+
+    taken, base = read(["b", "tone"])
+    assert ([one.policy.id for one in taken], base.source) == (["b"], BASE.source)
+    assert "a, b, c has no policy tone; going on without" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="a, b, c has no policy tone; it has a, b, c"):
+        read(["tone"])
+
+
 def test_the_base_that_is_given_goes_before_the_one_of_the_run(tmp_path):
     run = tmp_path / "run"
     run.mkdir()

@@ -248,6 +248,80 @@ def test_a_server_that_was_away_at_the_check_is_verified_anew_and_one_that_is_fu
     assert {*engine._verified} == believed
 
 
+def test_a_check_whose_answer_is_lost_is_made_anew(monkeypatch):
+    """By a balancer that lost one connection, say; the server answers everybody else."""
+    (engine, required), a, lost = believing(monkeypatch), served("a"), []
+    require = engine._require
+
+    async def loses_one(bundle, rows):
+        if not lost:
+            lost.append(bundle)
+            await asyncio.sleep(600)
+        return await require(bundle, rows)
+
+    async def verify():
+        async with engine:
+            await engine.verify([a])
+            monkeypatch.setattr(engine, "_require", loses_one)
+            monkeypatch.setattr(client, "_LOST_AGAIN_S", 0.1)
+            paused(engine)
+            await asyncio.wait_for(engine.verify([a]), 30)
+            monkeypatch.setattr(client, "_LOST_S", 0.1)
+            engine.forget()
+            lost.clear()
+            await asyncio.wait_for(engine.verify([a]), 30)
+
+    asyncio.run(verify())
+    assert (required, lost) == (["a"] * 3, [a])
+
+
+def test_one_that_is_slow_at_the_check_counts_when_it_comes(monkeypatch):
+    """A busy server takes longer than an answer is waited for: what was begun goes on."""
+    (engine, required), a = believing(monkeypatch), served("a")
+    require = engine._require
+
+    async def slow(bundle, rows):
+        await asyncio.sleep(1)
+        return await require(bundle, rows)
+
+    async def verify():
+        async with engine:
+            await engine.verify([a])
+            monkeypatch.setattr(engine, "_require", slow)
+            monkeypatch.setattr(client, "_LOST_AGAIN_S", 0.02)
+            paused(engine)
+            await asyncio.wait_for(engine.verify([a]), 30)
+
+    asyncio.run(verify())
+    assert required[:2] == ["a", "a"]
+
+
+def test_what_waited_for_its_turn_through_a_pause_goes_to_nobody_unchecked(monkeypatch):
+    """Until another request gives up, which says nothing of who is there by now."""
+    (engine, required), sent = believing(monkeypatch, idle_s=0.5), []
+    engine._free = asyncio.Semaphore(1)
+
+    async def send(path, body, *_):
+        sent.append((body["prompt"][0], len(required)))
+        if len(sent) == 1:
+            await asyncio.sleep(600)
+        return 200, json.dumps(ANSWER)
+
+    async def ask():
+        async with engine:
+            await engine.verify([served("a")])
+            hangs = asyncio.ensure_future(engine.ask(Prefix((1,)), served("a")))
+            waits = asyncio.ensure_future(engine.ask(Prefix((2,)), served("a")))
+            await asyncio.sleep(1)
+            hangs.cancel()
+            return await asyncio.wait_for(waits, 30)
+
+    monkeypatch.setattr(client, "_BEAT_S", 3600)
+    monkeypatch.setattr(engine._http, "send", send)
+    assert asyncio.run(ask())[0] == (math.log(0.25), math.log(0.75))
+    assert sent == [(1, 1), (2, 2)]  # the second after a second check
+
+
 def test_after_a_failed_check_every_bundle_is_verified_by_all_its_rows(monkeypatch):
     (engine, _), a, b, asked = believing(monkeypatch), served("a", rows=3), served("b", rows=3), []
 
