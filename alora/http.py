@@ -209,7 +209,8 @@ class Waiting(Generic[_Resource], Closing):
 
     def __init__(self, make: Callable[[], _Resource]) -> None:
         self._make, self.resource = make, make()
-        self._lock, self._process, self._closed = Lock(), 0, False
+        self._locks: dict[int, Lock] = {}  # by process: a fork may come while another thread holds the parent's
+        self._process, self._closed = 0, False
         self._thread, self._end = Thread(), lambda: None
 
     def __call__(self, work: Callable[[_Resource], Coroutine[Any, Any, _Result]]) -> _Result:
@@ -221,12 +222,15 @@ class Waiting(Generic[_Resource], Closing):
 
     def begin(self, work: Callable[[_Resource], Coroutine[Any, Any, _Result]]) -> "Future[_Result]":
         """Start ``work``, of which :meth:`result` waits for what it returns."""
-        with self._lock:
+        with self._lock():
             if self._closed:
                 raise _closed()
             if self._process != os.getpid():
                 self._start()
             return asyncio.run_coroutine_threadsafe(work(self.resource), self._loop)
+
+    def _lock(self) -> Lock:
+        return self._locks.setdefault(os.getpid(), Lock())
 
     def result(self, future: "Future[_Result]") -> _Result:
         try:
@@ -249,7 +253,7 @@ class Waiting(Generic[_Resource], Closing):
 
     def close(self) -> None:
         """End the thread, and close its object."""
-        with self._lock:
+        with self._lock():
             self._closed = True
         if self._process == os.getpid():
             self._end()

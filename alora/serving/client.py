@@ -232,8 +232,13 @@ class RemoteEngine(Completions):
         stranger = next(token for token in count() if token not in invocation)
         if not bundle.manifest.activated:
             return
-        status, answer = await self._send(COMPLETIONS, {"model": name, "prompt": [stranger], "max_tokens": 1})
+        prompts = [stranger], [stranger, *invocation]
+        fields = {"model": name, "max_tokens": 1}
+        status, answer = await self._send(COMPLETIONS, {**fields, "prompt": prompts[0]})
         if status == 400 and "invocation tokens" in answer:
+            return
+        # A front end in another language passes on the engine's refusal, but not the reason.
+        if status == 500 and (await self._send(COMPLETIONS, {**fields, "prompt": prompts[1]}))[0] == 200:
             return
         if status not in (200, 400):
             raise refusal(self.url, status, answer)

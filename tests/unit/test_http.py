@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import threading
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ import pytest
 
 from alora.config.secrets import HIDDEN, KEY
 from alora.errors import AloraError, ConfigError
-from alora.http import Http
+from alora.http import Http, Waiting
 from alora.serving.guard import Guard
 
 SECRET = r"""s3cr3t/canary"key'with\all"""
@@ -90,3 +92,14 @@ def test_a_second_event_loop_is_named():
         with pytest.raises(ConfigError, match="a client in each"):
             asyncio.run(ask(http, url))
         assert asyncio.run(ask(Http(), url)) == (200, "ok")
+
+
+def test_a_fork_while_another_thread_begins_a_request_leaves_the_child_its_own_lock():
+    with raw(f"{OK}Content-Length: 2{END}ok".encode()) as url, Waiting(Http) as wait:
+        assert wait(lambda http: http.send(url, {}, silence=5)) == (200, "ok")
+        with wait._lock():  # as a thread that the child lacks
+            child = os.fork()
+            if not child:
+                signal.alarm(30)
+                os._exit(0 if wait(lambda http: http.send(url, {}, silence=5)) == (200, "ok") else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

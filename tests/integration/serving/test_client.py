@@ -66,6 +66,25 @@ def test_a_refusal_for_another_reason_proves_no_plugin(server, bundles, renderer
         verify(server.url, bundles, renderer)
 
 
+def test_a_front_end_that_gives_no_reason_is_held_against_the_same_prompt_with_an_invocation(server, bundles, renderer):
+    """A front end that loads no plugin passes on that the engine refused, and nothing more."""
+    right, asked = server.answer, []
+
+    def answer(path, body):
+        if path == "/v1/models" or "logprobs" in body:
+            return right(path, body)
+        asked.append(len(body["prompt"]))
+        return (200, {}) if len(body["prompt"]) > 1 else (500, {"error": "Internal server error"})
+
+    server.answer = answer
+    verify(server.url, bundles, renderer)
+    assert sorted(asked)[: len(bundles)] == [1] * len(bundles)
+    assert len(asked) == 2 * len(bundles)
+    server.answer = lambda path, body: right(path, body) if path == "/v1/models" else (500, {})
+    with pytest.raises(ConfigError, match="answered 500"):
+        verify(server.url, bundles, renderer)
+
+
 def test_a_server_that_refuses_a_golden_row_fails_the_check(server, bundles, renderer, monkeypatch):
     """Its own prompt is no user's: one that is refused would be asked of no other server."""
     answer, refused = server.answer, (400, {"error": "too long; and it lacks the adapter's invocation tokens"})
