@@ -40,7 +40,7 @@ def run(recipe: Recipe) -> int:
     if recipe.output:
         require_outside(Path(recipe.output))
     of_rows = source.lower().endswith(ROWS) or source.startswith(HUB) or holds_rows(source, recipe.data)
-    if of_rows and recipe.output and _is_job(Path(recipe.output)):
+    if of_rows and recipe.output not in (None, "", "-") and _is_job(Path(recipe.output)):
         return score_logs(recipe, source, Path(recipe.output))
     if recipe.cluster is not None:
         raise ConfigError(

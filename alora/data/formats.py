@@ -209,6 +209,7 @@ def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> 
     reader = csv.reader(_table_lines(stream, name), delimiter=separator, strict=True)
     try:
         header = next(reader, [])
+        header = next(reader, []) if header == ["sep=", ""] else header  # a line of Excel's, which names the separator
     except csv.Error as error:
         raise DataError(f"{name}:1: not CSV: {error}; the first line names the columns") from error
     if twice := {title for title, times in Counter(header).items() if title and times > 1}:

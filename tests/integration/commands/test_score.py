@@ -105,6 +105,13 @@ def test_the_rows_themselves_are_not_written_over(rows, capsys):
     assert rows.read_text() == before
 
 
+def test_a_dash_is_no_folder(rows, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert score(rows, "output=-") == 2
+    assert "output=- is not a file" in capsys.readouterr().err
+    assert not (tmp_path / "-").exists()
+
+
 @pytest.mark.parametrize("given", ["me/advice", "me/advice@main", "some.one/a-b_c@v1.2/x"])
 def test_a_hub_id_stays_as_it_is(given):
     assert paths.HUB_ID.fullmatch(given)

@@ -37,6 +37,7 @@ def table(separator, end="\n", header=("id", "prompt", "response", "label", ""))
 FILES = {
     "comma.csv": table(","),
     "excel.csv": b"\xef\xbb\xbf" + table(";", "\r\n", ("ID", "Prompt", "Response", "Label", "")),
+    "named_separator.csv": b"\xef\xbb\xbfsep=;\r\n" + table(";", "\r\n"),
     "tab.tsv": table("\t"),
     "named_otherwise.csv": table("\t"),
     "messages.csv": ("id,messages,label\n" + "\n".join(
