@@ -62,7 +62,7 @@ class Full(ConfigError):
 
 
 class Http(AsyncClosing):
-    """Requests with the key in the environment's variable ``key``; ``most`` connections at a time, in one event loop.
+    """Requests with the key in the environment's variable ``key``; ``most`` connections at a time.
 
     Raises:
         ConfigError: the key cannot be sent, or the environment's proxy cannot be used.
@@ -71,7 +71,6 @@ class Http(AsyncClosing):
     def __init__(self, most: int | None = None, key: str = KEY) -> None:
         headers, self._secret = {"Accept-Encoding": "identity"}, key_in(key)
         self._escaped = _escaped(self._secret)
-        self._loop: asyncio.AbstractEventLoop | None = None  # to which its connections belong
         if self._secret:
             headers["Authorization"] = f"Bearer {self._secret}"
         limits = httpx2.Limits(max_connections=most, keepalive_expiry=_KEPT)
@@ -99,15 +98,9 @@ class Http(AsyncClosing):
         Raises:
             Unreachable: no whole answer comes, or one that is too long.
             PromptRefused: ``body`` is not JSON.
-            ConfigError: the server redirects to another, or this is another event loop than before.
+            ConfigError: the server redirects to another.
         """
         address = named(url)
-        self._loop = self._loop or asyncio.get_running_loop()
-        if self._loop is not asyncio.get_running_loop():  # httpx2 fails, or waits in the other for ever
-            raise ConfigError(
-                f"the client of {address} is used in a second event loop, and asyncio.run() makes one each time; make "
-                "a client in each"
-            )
         try:
             content = None if body is None else json.dumps(body, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:

@@ -24,7 +24,7 @@ _SAME = 0.02  # of log-probabilities: how far two answers of one server to one p
 _AGAIN = ""  # no adapter's name
 _TRIES = 10  # to have all answers from one server
 _LOST_S = 60.0  # after which an answer may be lost, and a verification is begun anew beside the one that waits for it
-_LOST_AGAIN_S = 5.0  # the same of the check after a pause, for which all wait
+_LOST_AGAIN_S = 2.0  # the same of the check after a pause, for which all wait
 _BEAT_S = 0.5  # between two looks at whether the event loop stands still
 _Result = TypeVar("_Result")
 
@@ -46,6 +46,7 @@ class RemoteEngine(Completions):
         self._listing: asyncio.Task[dict[str, int | None]] | None = None
         self._tasks = set[asyncio.Task[Any]]()
         self._idle_s, self._answered = idle_s, 0.0  # when it last gave an answer that counts, by the monotonic clock
+        self._checking: list[str] = []  # whose answer to a check is awaited
         self._gave: dict[str, tuple[float, ...]] = {}  # the answer to each bundle's first golden row
         self._watching: asyncio.Task[None] | None = None
 
@@ -59,7 +60,7 @@ class RemoteEngine(Completions):
         after it was away or failed, since another server may have taken its place. After ``idle_s`` one bundle is
         checked again, for the base that all share: which weights an adapter has each request says itself.
 
-        An aLoRA prompt without its invocation is refused by the plugin, and by nothing else. Then each bundle's golden
+        A prompt without its aLoRA's invocation is refused by the plugin, and by nothing else. Then each bundle's golden
         rows must come back, within the tolerance of bfloat16 (a server does not report its dtype): another base,
         another adapter or an adapter that is left out does not pass. A base in 8 bits may.
 
@@ -124,11 +125,13 @@ class RemoteEngine(Completions):
             verified[bundle.served_name], self._answered = bundle, time.monotonic()
 
     async def _verify_again(self, bundles: Sequence[LightBundle]) -> None:
-        """After a pause, one bundle of those that are verified, of ``bundles`` where there is one; of aLoRAs first,
-        since a plain LoRA shows nothing of the plugin. One that fails by itself is left to who asks for it."""
+        """After a pause, one bundle of those that are verified, of ``bundles`` where there is one, and of those that
+        another check waits for last. One that fails by itself is left to who asks for it."""
         verified, names = self._verified, {bundle.served_name for bundle in bundles}
-        known = sorted(verified.values(), key=lambda one: (not one.manifest.activated, one.served_name not in names))
-        for bundle in known:
+        known = [(name in self._checking, name not in names, name) for name in verified]
+        for bundle in [verified[name] for *_, name in sorted(known)]:
+            name = bundle.served_name
+            self._checking.append(name)
             try:
                 await self._require_same(bundle)
             except Full:
@@ -140,8 +143,10 @@ class RemoteEngine(Completions):
                 self.forget()
                 return
             except AloraError:
-                verified.pop(bundle.served_name, None)
+                verified.pop(name, None)
                 continue
+            finally:
+                self._checking.remove(name)
             if self._verified is verified:
                 self._answered = time.monotonic()
             return
@@ -227,25 +232,30 @@ class RemoteEngine(Completions):
             raise
 
     async def _require_plugin(self, bundle: LightBundle) -> None:
-        """CheckFailed unless the server refuses a prompt without invocation tokens, as the plugin does."""
+        """CheckFailed unless the server refuses what the plugin alone does: a prompt without invocation tokens, and of
+        plain LoRA other weights than any."""
         name, invocation = bundle.served_name, bundle.suffix.invocation_ids
-        stranger = next(token for token in count() if token not in invocation)
-        if not bundle.manifest.activated:
-            return
-        prompts = [stranger], [stranger, *invocation]
-        fields = {"model": name, "max_tokens": 1}
-        status, answer = await self._send(COMPLETIONS, {**fields, "prompt": prompts[0]})
-        if status == 400 and "invocation tokens" in answer:
+        right = {
+            "model": name,
+            "prompt": [next(token for token in count() if token not in invocation)],
+            "max_tokens": 1,
+        }
+        if bundle.manifest.activated:
+            wrong, right, why = right, right | {"prompt": [*right["prompt"], *invocation]}, "invocation tokens"
+        else:
+            wrong, why = right | {"vllm_xargs": {ASKED_WEIGHTS: "none"}}, "not the digest of weights"
+        status, answer = await self._send(COMPLETIONS, wrong)
+        if status == 400 and why in answer:
             return
         # A front end in another language passes on the engine's refusal, but not the reason.
-        if status == 500 and (await self._send(COMPLETIONS, {**fields, "prompt": prompts[1]}))[0] == 200:
+        if status == 500 and (await self._send(COMPLETIONS, right))[0] == 200:
             return
         if status not in (200, 400):
             raise refusal(self.url, status, answer)
         raise CheckFailed(
-            f"{self.url} answered {status} to a prompt on which {name} cannot be activated, so alora's plugin is not "
-            "active there, and it would run the adapter as a wrong plain LoRA; start it with alora serve, or see "
-            "alora doctor on that machine"
+            f"{self.url} answered {status} to a request that {name} cannot answer, so alora's plugin is not active "
+            "there: it would run an aLoRA as a wrong plain LoRA, and any weights under this name; start it with alora "
+            "serve, or see alora doctor on that machine"
         )
 
     async def _require(self, bundle: LightBundle, rows: Sequence[GoldenRow]) -> tuple[float, ...]:

@@ -1,6 +1,5 @@
 """What a server that is given the key may say of it."""
 
-import asyncio
 import json
 import os
 import signal
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from alora.config.secrets import HIDDEN, KEY
-from alora.errors import AloraError, ConfigError
+from alora.errors import AloraError
 from alora.http import Http, Waiting
 from alora.serving.guard import Guard
 
@@ -80,18 +79,6 @@ def test_no_error_shows_the_key(name, key, monkeypatch):
         errors.append(cause)
     assert HIDDEN in said
     assert not [error for error in errors if key[:6] in str(error)]
-
-
-def test_a_second_event_loop_is_named():
-    async def ask(http: Http, url: str) -> tuple[int, str]:
-        return await http.send(url, {}, silence=5)
-
-    with raw(f"{OK}Content-Length: 2{END}ok".encode()) as url:
-        http = Http()
-        assert asyncio.run(ask(http, url)) == (200, "ok")
-        with pytest.raises(ConfigError, match="a client in each"):
-            asyncio.run(ask(http, url))
-        assert asyncio.run(ask(Http(), url)) == (200, "ok")
 
 
 def test_a_fork_while_another_thread_begins_a_request_leaves_the_child_its_own_lock():

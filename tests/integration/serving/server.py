@@ -18,6 +18,7 @@ from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prefix, Suffix
 from alora.serving.client import RemoteEngine
 from alora.serving.engine import ServedAdapter
+from alora.weights import ASKED_WEIGHTS
 
 Answer = tuple[int, Any]  # status and body
 
@@ -55,6 +56,9 @@ class Server:
         bundle = self.bundles.get(body["model"])
         if path != "/v1/completions" or bundle is None:
             return 404, {"error": f"no {body['model']} at {path}"}
+        weights = body.get("vllm_xargs", {}).get(ASKED_WEIGHTS, "0" * 64)
+        if len(weights) != 64 and body["model"] not in self.unplugged:
+            return 400, {"error": f"{weights} is not the digest of weights"}
         ids = tuple(body["prompt"])
         start = last_occurrence(ids, bundle.suffix.invocation_ids)
         if start is None:

@@ -48,7 +48,7 @@ def test_a_bundle_that_is_not_served_is_named(server, bundles, renderer, place):
 @PLACES
 def test_a_server_without_the_plugin_is_refused(server, bundles, renderer, place):
     server.unplugged.add(names_of(bundles)[place])
-    with pytest.raises(CheckFailed, match=f"200 to a prompt on which {names_of(bundles)[place]} cannot be activated"):
+    with pytest.raises(CheckFailed, match=f"200 to a request that {names_of(bundles)[place]} cannot answer"):
         verify(server.url, bundles, renderer)
 
 
@@ -62,7 +62,7 @@ def test_a_server_that_is_full_or_down_is_not_called_one_without_the_plugin(serv
 
 def test_a_refusal_for_another_reason_proves_no_plugin(server, bundles, renderer):
     server.refusal = "the prompt is too short"
-    with pytest.raises(CheckFailed, match=r"answered 400 to a prompt .* plugin is not active"):
+    with pytest.raises(CheckFailed, match=r"answered 400 to a request .* plugin is not active"):
         verify(server.url, bundles, renderer)
 
 

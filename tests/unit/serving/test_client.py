@@ -188,8 +188,7 @@ def paused(engine: RemoteEngine) -> None:
     engine._answered = -1e9
 
 
-def test_after_a_pause_an_activated_adapter_is_verified_again(monkeypatch):
-    """A plain LoRA answers alike without the plugin, also where it alone is asked for."""
+def test_after_a_pause_one_adapter_is_verified_again_of_those_that_are_asked_for(monkeypatch):
     (engine, required), plain, activated = believing(monkeypatch), served("a", activated=False), served("b")
 
     async def verify():
@@ -200,7 +199,57 @@ def test_after_a_pause_an_activated_adapter_is_verified_again(monkeypatch):
                 await engine.verify(bundles)
 
     asyncio.run(verify())
-    assert required == ["a", "b", "b", "b", "b"]
+    assert required == ["a", "b", "a", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("activated", "wrong", "why"),
+    [(True, {"prompt": [0]}, "its invocation tokens [5]"), (False, {"vllm_xargs": {}}, "not the digest of weights")],
+)
+def test_the_plugin_shows_by_what_it_alone_refuses(activated, wrong, why, monkeypatch):
+    (engine, _), bundle, answers = believing(monkeypatch), served("a", activated), []
+
+    async def send(path, body):
+        sent.append(body)
+        return answers[len(sent) - 1]
+
+    async def require():
+        sent.clear()
+        async with engine:
+            await engine._require_plugin(bundle)
+
+    sent = []
+    monkeypatch.setattr(engine, "_send", send)
+    for answers in ([(400, f"a: {why}")], [(500, ""), (200, "")]):
+        asyncio.run(require())
+        assert len(sent) == len(answers)
+        assert wrong.keys() <= sent[0].keys()
+    for answers in ([(200, "")], [(400, "too long")], [(500, ""), (500, "")]):
+        with pytest.raises(CheckFailed if answers[0][0] < 500 else ConfigError, match=f"answered {answers[0][0]}"):
+            asyncio.run(require())
+
+
+def test_the_check_goes_to_another_adapter_while_one_is_awaited(monkeypatch):
+    """One that hangs is the first to be asked for, and the others must not wait for it."""
+    (engine, required), a, b = believing(monkeypatch), served("a"), served("b")
+    require = engine._require
+
+    async def hangs(bundle, rows):
+        if bundle is a:
+            await asyncio.sleep(600)
+        return await require(bundle, rows)
+
+    async def verify():
+        async with engine:
+            await engine.verify([a, b])
+            monkeypatch.setattr(engine, "_require", hangs)
+            monkeypatch.setattr(client, "_LOST_AGAIN_S", 0.1)
+            for _ in range(2):
+                paused(engine)
+                await asyncio.wait_for(engine.verify([a, b]), 30)
+
+    asyncio.run(verify())
+    assert required == ["a", "b", "b", "b"]
 
 
 @pytest.mark.parametrize("error", [ConfigError("HTTP 404"), PromptRefused("too long")])
