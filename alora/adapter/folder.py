@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
+from alora.adapter.targets import target_modules
 from alora.atomic import replace_folder, workshop
 from alora.config.schema import ALL_LINEAR, AdapterSettings
 from alora.errors import AdapterError
@@ -102,45 +103,6 @@ class AdapterWeights:
 
 def _acts(product_OD: torch.Tensor) -> bool:
     return bool(product_OD.isfinite().all() and product_OD.abs().max() > LEAST_PRODUCT)
-
-
-def target_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
-    """The linear layers of ``model`` that ``targets`` name, as PEFT matches names: whole path or its last part.
-
-    ``all-linear`` names all of them but the output layer.
-
-    Raises:
-        AdapterError: a target matches nothing, so the adapter would be smaller than asked for.
-    """
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    output = getattr(model, "get_output_embeddings", lambda: None)()
-    matches: dict[str, nn.Linear] = {}
-    for target in targets:
-        if target == ALL_LINEAR:
-            found = {name: module for name, module in linears.items() if module is not output}
-        else:
-            found = {name: module for name, module in linears.items() if name == target or name.endswith(f".{target}")}
-        if not found:
-            kinds = sorted({name.rsplit(".", 1)[-1] for name in linears})
-            raise AdapterError(
-                f"adapter target {target!r} matches no linear layer of this base; it has {', '.join(kinds)}"
-            )
-        matches |= found
-    return dict(sorted(matches.items()))
-
-
-def trainable_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
-    """:func:`target_modules`, the output layer not among them.
-
-    Raises:
-        AdapterError: a target matches nothing, or the output layer, which neither engine trains an adapter of.
-    """
-    found, output = target_modules(model, targets), getattr(model, "get_output_embeddings", lambda: None)()
-    if head := [name for name, module in found.items() if module is output]:
-        raise AdapterError(
-            f"adapter.targets names {head[0]}, the base's output layer, which alora trains no adapter of; leave it out"
-        )
-    return found
 
 
 def new_adapter(spec: AdapterSpec, model: nn.Module, seed: int) -> AdapterWeights:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from alora.adapter.folder import trainable_modules
+from alora.adapter.targets import trainable_modules
 from alora.base.describe import load_tokenizer
 from alora.base.limits import longest_input, require_rank
 from alora.base.load import load_skeleton

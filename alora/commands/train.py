@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from alora.adapter.folder import load_adapter, trainable_modules
+from alora.adapter.folder import load_adapter
+from alora.adapter.targets import trainable_modules
 from alora.base.limits import require_rank, too_long_prompts
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.battery import write_battery

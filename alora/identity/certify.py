@@ -8,7 +8,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from alora.adapter.folder import AdapterWeights, load_adapter, target_modules
+from alora.adapter.folder import AdapterWeights, load_adapter
+from alora.adapter.targets import target_modules
 from alora.base.load import LoadedBase, multiplies_bfloat16
 from alora.config.schema import IdentitySettings
 from alora.errors import AdapterError, CheckFailed, ConfigError

@@ -12,6 +12,7 @@ from peft import LoraConfig, PeftModel
 from peft.tuners.lora.variants import calculate_alora_offsets
 from torch import nn
 
+from alora.adapter.targets import require_linear
 from alora.config.environment import package_version
 from alora.identity.capture import OUTPUT, Call, Capture, Site, capture, twin
 from alora.identity.certificate import (
@@ -89,7 +90,8 @@ def environment_here(device: str, attention: str) -> Environment:
 
 def with_adapter(bare: nn.Module, folder: Path, **config_changes: Any) -> PeftModel:
     """A PeftModel on a twin of ``bare``, the adapter cast to the base's dtype as a server casts it."""
-    config = LoraConfig.from_pretrained(str(folder))
+    config: Any = LoraConfig.from_pretrained(str(folder))
+    require_linear(bare, [*(config.target_modules or ())])
     for name, value in config_changes.items():
         setattr(config, name, value)
     host = twin(bare)

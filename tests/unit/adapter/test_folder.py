@@ -9,7 +9,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter, target_modules
+from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter
+from alora.adapter.targets import target_modules
 from alora.config.schema import TARGETS, AdapterSettings
 from alora.errors import AdapterError
 from tests.toy_models import FAMILIES, toy_model
