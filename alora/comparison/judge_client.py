@@ -118,7 +118,7 @@ class JudgeClient(Closing):
         self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
     ) -> Said | NoAnswer:
         """The model's answer to ``request`` as ``read`` returns it, or why there is none after all tries; ``refusal``
-        holds the last error's status and words. ``options`` of the request go before the judge's own.
+        says what went wrong last. ``options`` of the request go before the judge's own.
 
         Raises:
             ConfigError: the endpoint refuses the key, the model or the method, so asking about any row is of no use.
@@ -146,6 +146,7 @@ class JudgeClient(Closing):
             except (ValueError, AttributeError, TypeError, LookupError, RecursionError):
                 # Bodies that are no chat completion: cut JSON, HTML, missing choices.
                 self._count(failed_requests=1)
+                self.refusal = "HTTP 200: no chat completion; an endpoint's URL ends in its version (/v1), as a rule"
             else:
                 answer = read(text)
                 if answer is not None:
