@@ -100,6 +100,15 @@ def test_the_log_says_that_the_plugin_is_active(server):
     assert len(INVOCATION) == 3
 
 
+def test_weights_that_no_adapter_has_are_refused_of_plain_lora_too(server, toys):
+    """By this a client sees that the plugin is there, where a prompt without invocation shows nothing."""
+    assert server.load("lora", toys["plain"].path).status_code == 200
+    for name in ("linear", "lora"):
+        with pytest.raises(openai.BadRequestError, match="not the digest of weights"):
+            server.complete(name, prompt(40), vllm_xargs={ASKED_WEIGHTS: "none"})
+    assert server.unload("lora").status_code == 200
+
+
 @pytest.fixture
 def own(server, toys, tmp_path):
     """A folder from which the server loads an adapter, and what the folder held then."""
