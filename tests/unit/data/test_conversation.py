@@ -600,9 +600,16 @@ def test_parquet_gives_every_kind_of_value_as_it_is(tmp_path):
 
 @pytest.mark.parametrize(
     ("written", "label_map"),
-    [("refuse\u0301", {}), ("REFUSÉ ", {}), (" Yes", {"yes": "refusé"}), ("YES", {"yes": "refusé", "Yes ": "refusé"})],
+    [
+        ("refuse\u0301", {}),
+        ("REFUSÉ ", {}),
+        ("ｒｅｆｕｓé", {}),
+        ("Ｙｅｓ", {"yes": "refusé"}),
+        (" Yes", {"yes": "refusé"}),
+        ("YES", {"yes": "refusé", "Yes ": "refusé"}),
+    ],
 )
-def test_a_label_in_other_capitals_blanks_or_accents_is_read_with_a_note(tmp_path, written, label_map):
+def test_a_label_in_other_capitals_blanks_accents_or_widths_is_read_with_a_note(tmp_path, written, label_map):
     policy, findings = Policy("p", "T", "R", labels=("refusé", "ok")), Findings()
     settings = DataSettings(label_map=label_map)
     found = read_labelled(jsonl(tmp_path, row(label=written), row()), settings, policy, findings)

@@ -1,6 +1,7 @@
 """What is held out, what is one conversation, and which policies' rows are enough."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -133,6 +134,24 @@ def test_every_label_has_its_share_held_out_however_rare():
     assert hold_out(rows[::-1], 0.15)[1] == hold_out(rows, 0.15)[1][::-1]  # the order of rows decides nothing
 
 
+def test_a_label_with_two_rows_is_not_split():
+    rows = [row(f"rare {number}", p="violation") for number in range(2)]
+    rows += [row(f"common {number}", p="ok") for number in range(20)]
+    train, validation = hold_out(rows, 0.15)
+    assert Counter(item.labels["p"] for item in train) == {"violation": 2, "ok": 17}
+    assert Counter(item.labels["p"] for item in validation) == {"ok": 3}
+
+
+def test_rows_that_are_held_out_with_a_rare_label_count_towards_the_share_of_the_others():
+    """Were the common label first, it would have its share before the rare one's groups bring more of it."""
+    rows = [row(f"alone {number}", p="ok") for number in range(100)]
+    for group in ("a", "b", "c"):
+        rows.append(replace(row(f"rare {group}", p="violation"), group=group))
+        rows += [replace(row(f"{group} {number}", p="ok"), group=group) for number in range(10)]
+    validation = hold_out(rows, 0.1)[1]
+    assert Counter(item.labels["p"] for item in validation) == {"violation": 1, "ok": 13}
+
+
 def test_rows_of_one_group_stay_on_one_side():
     rows = [
         replace(row(f"message {number}", p=("violation", "ok")[number % 3 > 0]), group=f"customer {number // 4}")
@@ -167,6 +186,11 @@ def test_a_policy_s_split_is_the_same_whichever_policies_are_read_with_it():
 def test_a_share_that_is_none(share):
     with pytest.raises(ConfigError, match="must lie between 0 and 1"):
         hold_out([row("a")], share)
+
+
+@pytest.mark.parametrize(("one", "other"), [("Große Straße", "GROSSE STRASSE"), ("ﬁle", "FILE")])
+def test_a_text_in_capitals_that_are_spelled_otherwise_reads_the_same(one, other):
+    assert text_digest(row(one).conversation) == text_digest(row(other).conversation)
 
 
 def test_the_speaker_is_part_of_what_is_said():
