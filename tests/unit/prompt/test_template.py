@@ -179,7 +179,7 @@ def test_a_tool_s_answers_are_the_template_s_own_turns(name):
         ("system", "Be kind."),
         ("user", "Open?"),
         ("assistant", "I look."),
-        ("tool", '{"open": "no",\n "x": 1}\n'),
+        ("tool", '{"open": "nö…",\n "x": 1}\n'),
     ]
     turns += [("tool", "closed"), ("assistant", "No."), ("user", "Thanks.")]
     theirs = tokenizer.apply_chat_template(

@@ -102,6 +102,13 @@ def test_calls_and_names_count_towards_the_bound(more, around):
     assert kept[: len(around)] == kept[len(kept) - len(around) :] == around
 
 
+def test_a_giant_name_behind_a_giant_text_counts_towards_the_bound():
+    """The cut then goes from the one message to the other, and each loses a part of its own."""
+    kept = bounded((*texts("a" * 10**7), Message("tool", "said", name="x" * 10**7)), 100, "|")
+    assert [message.role for message in kept] == ["user", "tool"]
+    assert sum(len(message.name) + len(message.text) for message in kept) < 4 * LEAST_CHARACTERS
+
+
 def test_answers_of_tools_in_a_row_fit_whatever_stands_between_two():
     renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(layout="turns", max_prefix_tokens=200))
     own = renderer._template

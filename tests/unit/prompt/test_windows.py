@@ -1,6 +1,7 @@
 """A long conversation in windows: each fits, all of it is read, and what is next to each other is read together."""
 
 from itertools import pairwise
+from string import ascii_lowercase
 
 import numpy as np
 import pytest
@@ -64,6 +65,20 @@ def test_a_window_is_within_the_limit_also_where_messages_together_take_more_tha
     parts = list(windows(talk, 100, size, "#"))
     assert max(map(size, parts)) <= 100
     assert {message.content for part in parts for message in part} == {message.content for message in talk}
+
+
+@pytest.mark.parametrize(("length", "repeated"), [(24, True), (25, True), (26, False), (60, False), (200, False)])
+def test_a_system_message_of_more_than_a_quarter_is_read_once_and_crowds_out_no_other(length, repeated):
+    def size(messages):
+        return sum(len(message.content) for message in messages)
+
+    talk = [Message("system", "#" * length), *(Message("user", letter * 7) for letter in ascii_lowercase)]
+    parts = list(windows(talk, 100, size, ""))
+    assert max(map(size, parts)) <= 100
+    assert all(part[0].content == "#" * length for part in parts) == repeated
+    users = [[message.content for message in part if message.role == "user"] for part in parts]
+    assert max(map(len, users)) == (100 - length * repeated) // 7
+    assert set().union(*users) == {message.content for message in talk[1:]}
 
 
 def test_a_name_that_no_window_holds_is_read_as_text():
