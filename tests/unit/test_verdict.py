@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alora.errors import AdapterError, ConfigError
 from alora.policy import Policy
-from alora.verdict import Calibration, label_probabilities, make_verdict
+from alora.verdict import Calibration, highest, label_probabilities, make_verdict
 
 POLICY = Policy("refunds", "Promised refunds", "No refund is promised.")
 TERNARY = Policy("tone", "Tone", "Stay polite.", ("rude", "dry", "warm"), ("A", "B", "C"))
@@ -52,6 +52,21 @@ def test_below_the_threshold_the_best_other_label_answers():
 def test_a_threshold_above_one_never_fires():
     never = Calibration(threshold=math.nextafter(1.0, 2.0))
     assert make_verdict(POLICY, [1e4, -1e4], never, "d").label == "ok"
+
+
+def test_the_highest_window_is_the_one_whose_positive_label_is_likeliest():
+    """Not the one that leads the best other label by most: with three labels the others add up."""
+    ahead, likeliest = [1.0, 0.9, 0.9], [1.0, 0.95, -9.0]
+    assert label_probabilities(likeliest)[0] > label_probabilities(ahead)[0]
+    assert highest([ahead, likeliest]) == highest([likeliest, ahead]) == likeliest
+
+
+@given(st.integers(2, 5).flatmap(lambda labels: st.lists(
+    st.lists(st.floats(-20, 20), min_size=labels, max_size=labels), min_size=1, max_size=5
+)))  # fmt: skip
+def test_no_window_has_a_higher_probability_than_the_highest(logits_WL):
+    found = label_probabilities(highest(logits_WL))[0]
+    assert found == pytest.approx(max(label_probabilities(logits)[0] for logits in logits_WL), rel=1e-9)
 
 
 def test_as_dict_is_json():

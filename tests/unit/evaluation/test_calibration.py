@@ -60,12 +60,14 @@ def test_temperature_with_three_labels():
     assert fit_temperature(logits * 2.0, label_ids) == pytest.approx(2.0, rel=0.1)
 
 
-def test_rows_all_right_do_not_call_for_certainty():
-    logits = np.array([[4.0, 0.0]] * 10 + [[0.0, 4.0]] * 10)
-    label_ids = np.array([0] * 10 + [1] * 10)
+@pytest.mark.parametrize("labels", [2, 3, 4])
+def test_rows_all_right_do_not_call_for_certainty(labels):
+    label_ids = np.repeat(np.arange(labels), 10)
+    logits = 4.0 * np.eye(labels)[label_ids]
     temperature = fit_temperature(logits, label_ids)
     assert TEMPERATURE_BOUNDS[0] < temperature < TEMPERATURE_BOUNDS[1]
-    assert positive_probability(logits, temperature)[0] == pytest.approx(11 / 12, abs=1e-3)  # Platt's target
+    target = 11 / (10 + labels)  # Platt's: one more row of each label
+    assert positive_probability(logits, temperature)[0] == pytest.approx(target, abs=1e-3)
 
 
 def test_agrees_with_the_verdict():

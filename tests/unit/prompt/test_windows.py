@@ -149,3 +149,19 @@ def test_a_violation_that_truncation_loses_is_found_in_a_window():
     found = scored("windows")
     np.testing.assert_array_equal(found.logits_NL, [(2.0, -1.0), (-3.0, 1.0), (-3.0, 1.0)])
     assert found.truncated == 0
+
+
+def test_a_row_that_loses_tokens_in_one_of_its_windows_is_counted_as_truncated(monkeypatch):
+    monkeypatch.setattr(truncate, "LEAST_CHARACTERS", 64)
+    this = renderer()
+    talks = [[Message("user", f"{number} can you tell me? " * 120) for number in range(40)], TALK]
+    rows = [
+        LabelledConversation(Conversation(str(i), tuple(talk)), {"p": "ok"}, f"test.jsonl:{i}")
+        for i, talk in enumerate(talks)
+    ]
+    losing = [sum(prefix.truncation is not None for prefix in this.windows(row.conversation)) for row in rows]
+    assert losing == [1, 0]
+    assert all(len(this.windows(row.conversation)) > 1 for row in rows)
+    suffix = this.suffix(POLICY)
+    (found,) = predict(Reads(this._tokenizer, "grenade"), this, [POLICY], [suffix], rows, progress="")
+    assert found.truncated == 1
