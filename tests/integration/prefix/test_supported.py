@@ -186,6 +186,17 @@ def test_a_base_that_is_being_trained_with_checkpointing_is_checked_too():
     assert all(layer.training for layer in base.model.layers)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "passes", "fails"), [(torch.float32, 9e-4, 1.2e-3), (torch.bfloat16, 0.2, 0.3)], ids=str
+)
+def test_logits_may_be_off_by_what_rounding_explains_and_no_more(dtype, passes, fails):
+    model, wanted = toy_model("qwen3"), torch.tensor([2.0, 3.0, 4.0, 7.0], dtype=dtype)
+    spread = wanted.double() - 4.0
+    require_same_answers(model, wanted, lambda: wanted.double() + passes * spread, {0, 1, 2})
+    with pytest.raises(BaseError, match="its logits are"):
+        require_same_answers(model, wanted, lambda: wanted.double() + fails * spread, {0, 1, 2})
+
+
 def test_other_logits_are_refused_and_a_full_device_is_no_matter_of_the_class():
     model, wanted, reached = toy_model("qwen3"), torch.arange(3.0), {0, 1, 2}
     require_same_answers(model, wanted, lambda: wanted + 1e-5, reached)

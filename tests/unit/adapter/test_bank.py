@@ -35,6 +35,26 @@ def test_gradients_have_the_shape_of_the_adapter(adapters):
         assert [half.shape for half in found[name]] == [half.shape for half in own[name]]
 
 
+@pytest.mark.parametrize("chosen", [(0, 2), (1, 2), (2,), (0, 1, 2)], ids=str)
+def test_the_passes_of_a_step_add_up_to_the_gradient_of_their_sum(chosen):
+    """Whether the policies of a pass lie next to each other or not; a policy in no pass has no gradient."""
+    torch.manual_seed(0)
+    spec = AdapterSpec(2, 4.0, ("0",), (5,))
+    adapters = [AdapterWeights(spec, {"0": (torch.randn(2, 6), torch.randn(4, 2))}) for _ in range(3)]
+    model = nn.Sequential(nn.Linear(6, 4, bias=False)).requires_grad_(False)
+    bank = Bank(model, adapters, trainable=True)
+    passes = [torch.randn(1, len(chosen), 6) for _ in range(3)]
+    for x in passes:
+        with bank.route(Route.of_rows(chosen, torch.device("cpu"))):
+            model(x).square().sum().backward()
+    for policy, adapter in enumerate(adapters):
+        a_RD, b_OR = (half.clone().requires_grad_() for half in adapter.tensors["0"])
+        x_ND = torch.cat([x[0, [row for row, own in enumerate(chosen) if own == policy]] for x in passes])
+        (model(x_ND) + 2.0 * x_ND @ a_RD.T @ b_OR.T).square().sum().backward()
+        for found, wanted in zip(bank.gradients(policy)["0"], (a_RD.grad, b_OR.grad), strict=True):
+            torch.testing.assert_close(found, wanted)
+
+
 def test_a_failure_inside_leaves_it_enabled(adapters):
     model, ids = toy_model("qwen3"), torch.tensor([[3, 4, 5]])
     bank = Bank(model, adapters)

@@ -1,12 +1,17 @@
-"""Which files of earlier runs make room first."""
+"""Which files of earlier runs are found, and which make room first."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
 
+from alora.base.fingerprint import Fingerprint
+from alora.base.load import LoadedBase
+from alora.config.schema import TrainingSettings
 from alora.prefix.plan import PrefixKV
-from alora.prefix.store import DiskStore, MemoryStore
+from alora.prefix.store import DiskStore, MemoryStore, open_store
+from tests.toy_models import toy_model
 
 CPU = torch.device("cpu")
 
@@ -49,3 +54,21 @@ def test_a_prefix_that_found_room_after_all_is_no_shortfall():
     store._budget = 10**6
     store.keep((1, 2), kv((1, 2)))
     assert store.shortfall() is None
+
+
+@pytest.mark.parametrize("changed", ["weights", "config", "quantization", "quantization_settings"])
+def test_what_one_base_left_on_disk_is_not_found_for_another(changed, tmp_path, monkeypatch):
+    """RoPE is in the config alone, and a quantized base has the weights' digest of the unquantized one."""
+    monkeypatch.setenv("ALORA_CACHE", str(tmp_path))
+    settings = TrainingSettings(prefix_cache="disk")
+    fingerprint = Fingerprint("weights", "tokenizer", "template", config="config")
+    model = toy_model("qwen3")
+
+    def opened(fingerprint):
+        store = open_store(settings, LoadedBase(model, None, fingerprint, "toy"))  # pyright: ignore[reportArgumentType]
+        assert store is not None
+        return store
+
+    opened(fingerprint).get((1, 2), kv)
+    assert opened(fingerprint).look_up((1, 2)) is not None
+    assert opened(replace(fingerprint, **{changed: "other"})).look_up((1, 2)) is None
