@@ -127,6 +127,24 @@ def test_a_cached_prefix_that_changes_is_enough(tmp_path: Path):
     assert not certificate.passed
 
 
+def test_one_cached_prefix_of_several_that_changes_is_enough(tmp_path: Path):
+    base = toy_base("qwen3")
+    folder = write_adapter(base, tmp_path / "adapter")
+
+    def scribble(_module, _inputs, keywords):
+        cache = keywords["past_key_values"]
+        if cache.get_seq_length(1) == 17:
+            cache.layers[1].values.view(torch.int32)[0, 0, 0, 0] ^= 1
+
+    base.model.model.layers[1].self_attn.register_forward_pre_hook(scribble, with_kwargs=True)
+    certificate = certify(base, folder, toy_prompts((17, 40)), QUICK)
+    (record,) = certificate.dtypes
+    assert record.findings == ()
+    assert sorted(handover.passed for handover in record.handovers) == [False, True, True, True]
+    assert not record.passed
+    assert not certificate.passed
+
+
 def test_a_run_by_pefts_search_that_differs_is_enough(tmp_path: Path, monkeypatch):
     """PEFT tells the right place, and starts one token after it."""
     base = toy_base("qwen3")

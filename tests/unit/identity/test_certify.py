@@ -25,3 +25,14 @@ def test_every_module_of_both_is_in_the_other_and_of_its_size():
     for tensors, layer in ((deeper, 3), (cut, 2), (narrow, 2), (short, 2)):
         with pytest.raises(AdapterError, match=rf"does not fit this base: 1 module.*first {Q.format(layer)}"):
             _require_fit(replace(adapter, tensors=tensors), model)
+
+
+@pytest.mark.parametrize(("token", "fits"), [(0, True), (198, True), (199, False), (-1, False)])
+def test_the_tokens_of_the_invocation_are_in_the_vocabulary(token, fits):
+    model = toy_model("qwen3", vocab=199)
+    adapter = random_adapter(model, targets=["q_proj"], invocation=(5, token))
+    if fits:
+        _require_fit(adapter, model)
+        return
+    with pytest.raises(AdapterError, match=rf"invoked by token {token}, and this base has 199 tokens"):
+        _require_fit(adapter, model)
