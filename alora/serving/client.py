@@ -73,7 +73,7 @@ class RemoteEngine(Completions):
         tries = 0
         while tries < _TRIES:
             if self._verified and self._paused():
-                tries += await self._waited({_AGAIN: lambda: self._verify_again(bundles)}, _LOST_AGAIN_S)
+                tries += await self._waited({_AGAIN: lambda: self._verify_again(bundles)}, self._patience())
                 continue
             unknown = {bundle.served_name: bundle for bundle in bundles if bundle.served_name not in self._verified}
             if not unknown:
@@ -86,6 +86,10 @@ class RemoteEngine(Completions):
     def _paused(self) -> bool:
         """Whether another server may have taken this one's place since it last answered."""
         return time.monotonic() - self._answered > self._idle_s
+
+    def _patience(self) -> float:
+        """Seconds until an answer to the check after a pause counts as lost; a busy server gets more each time."""
+        return _LOST_AGAIN_S * 2 ** len(self._checking)
 
     async def _waited(self, work: Mapping[str, Callable[[], Coroutine[Any, Any, None]]], seconds: float) -> bool:
         """Wait for each verification, and say whether all came within ``seconds``; those that nobody has begun are
@@ -111,6 +115,8 @@ class RemoteEngine(Completions):
         if listing is None or listing.done():
             listing = self._listing = self._start(self.models())
         served = await asyncio.shield(listing)
+        if bundle.served_name in verified:  # meanwhile, by an answer that was taken for lost
+            return
         if missing := [name for name in names if name not in served]:
             raise ConfigError(
                 f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "

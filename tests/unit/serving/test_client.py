@@ -345,6 +345,48 @@ def test_one_that_is_slow_at_the_check_counts_when_it_comes(monkeypatch):
     assert required[:2] == ["a", "a"]
 
 
+def test_what_is_verified_after_all_is_not_asked_for_again(monkeypatch):
+    """A busy server would have the same to do once more."""
+    (engine, required), a, listed = believing(monkeypatch), served("a"), []
+    require = engine._require
+
+    async def slow(bundle, rows):
+        await asyncio.sleep(0.5)
+        return await require(bundle, rows)
+
+    async def models():
+        listed.append(1)
+        while len(listed) > 1 and not required:
+            await asyncio.sleep(0.01)
+        return {"a": None}
+
+    monkeypatch.setattr(engine, "_require", slow)
+    monkeypatch.setattr(engine, "models", models)
+    monkeypatch.setattr(client, "_LOST_S", 0.05)
+    verify_in_turn(engine, [a])
+    assert (required, len(listed)) == (["a"], 2)
+
+
+def test_a_busy_server_is_asked_again_less_and_less(monkeypatch):
+    (engine, _), a, asked = believing(monkeypatch), served("a"), []
+
+    async def hangs(bundle, rows):
+        asked.append(bundle)
+        await asyncio.sleep(600)
+
+    async def verify():
+        async with engine:
+            await engine.verify([a])
+            monkeypatch.setattr(engine, "_require", hangs)
+            monkeypatch.setattr(client, "_LOST_AGAIN_S", 0.1)
+            paused(engine)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*(engine.verify([a]) for _ in range(20))), 2)
+
+    asyncio.run(verify())
+    assert 2 <= len(asked) <= 5  # after 0, 0.1, 0.3, 0.7 and 1.5 s
+
+
 def test_what_waited_for_its_turn_through_a_pause_goes_to_nobody_unchecked(monkeypatch):
     """Until another request gives up, which says nothing of who is there by now."""
     (engine, required), sent = believing(monkeypatch, idle_s=0.5), []
