@@ -1,9 +1,8 @@
 """What ``artifact=`` names, opened: adapters and bundles, with all that their verdicts depend on."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 from alora.adapter import CONFIG_FILE
 from alora.adapter.folder import AdapterWeights, load_adapter
@@ -20,8 +19,6 @@ from alora.policy import Policy, load_policies, read_policies
 from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json
 from alora.training.claim import Claim, open_claim, require_trained
-
-Section = TypeVar("Section", bound=Any)  # a dataclass of alora.config.schema
 
 
 @dataclass(frozen=True)
@@ -143,25 +140,6 @@ def opened_run(artifact: Artifact) -> Recipe | None:
     if run is not None and artifact.run is not None:
         open_claim(artifact.run, run)
     return run
-
-
-def over(given: Section, of_run: Section, spelt: Collection[str], section: str) -> Section:
-    """The command's settings of a section, and its run's where the command says nothing; mappings are joined.
-
-    Args:
-        spelt: ``Recipe.given``.
-        section: its name, with which those keys begin.
-    """
-    unset, result = type(given)(), {}
-    for name, value in vars(given).items():
-        before, key = getattr(of_run, name), f"{section}.{name}"
-        if is_dataclass(value):
-            result[name] = over(value, before, spelt, key)
-        elif isinstance(value, dict) and (value or key not in spelt):
-            result[name] = {**before, **value}
-        else:
-            result[name] = value if key in spelt or value != getattr(unset, name) else before
-    return replace(of_run, **result)
 
 
 def _named(settings: PolicySettings, wanted: str) -> Policy | None:

@@ -7,7 +7,8 @@ from typing import TypeVar
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.manifest import read_manifest
 from alora.bundle.named import saved_run
-from alora.commands.artifacts import opened_run, over
+from alora.commands.artifacts import opened_run
+from alora.config.precedence import over
 from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, named
 from alora.data.splits import hold_out, read_shared_rows, rows_digest

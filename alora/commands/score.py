@@ -8,14 +8,17 @@ and ``output=FOLDER``, to Parquet (:mod:`alora.commands.score_logs`).
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from alora.atomic import write_pieces
-from alora.bundle.named import NO_BUNDLE
+from alora.bundle.artifact import find_artifact
+from alora.bundle.named import NO_BUNDLE, saved_run
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.score_logs import score_logs
 from alora.commands.score_shards import scorer_of
+from alora.config.precedence import over
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, holds_rows, read_conversation, stream_conversations
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
@@ -40,6 +43,8 @@ def run(recipe: Recipe) -> int:
     if recipe.output:
         require_outside(Path(recipe.output))
     of_rows = source.lower().endswith(ROWS) or source.startswith(HUB) or holds_rows(source, recipe.data)
+    if of_rows:
+        recipe = replace(recipe, data=_read_as_trained(recipe))
     if of_rows and recipe.output not in (None, "", "-") and _is_job(Path(recipe.output)):
         return score_logs(recipe, source, Path(recipe.output))
     if recipe.cluster is not None:
@@ -68,6 +73,15 @@ def run(recipe: Recipe) -> int:
     write_pieces(output, (f"{line}\n" for line in lines))
     table(("policy", "rows", "violated"), [(policy, found.count, count) for policy, count in violated.items()])
     return 0
+
+
+def _read_as_trained(recipe: Recipe) -> DataSettings:
+    """How rows are read: as the artifact's run read its own, where the command says nothing else."""
+    if recipe.artifact is None or not Path(recipe.artifact).is_dir():  # of the hub
+        return recipe.data
+    run = saved_run(find_artifact(recipe.artifact))
+    read = recipe.data if run is None else over(recipe.data, run.data, recipe.said, "data")
+    return replace(read, columns=replace(read.columns, group=None))  # a group says which side of a split a row is on
 
 
 def _is_job(output: Path) -> bool:

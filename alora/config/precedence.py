@@ -5,12 +5,13 @@ that spells out ``base.source`` would be ignored without a word; such a choice i
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, TypeVar
 
 from alora.config.received import value_at
 from alora.config.schema import ColumnSettings, Recipe
 
+Section = TypeVar("Section", bound=Any)  # a dataclass of alora.config.schema
 _NEEDS_A_VALUE = ("fpr", "recall")  # targets of the operating point
 
 
@@ -66,3 +67,22 @@ def label_choice(columns: ColumnSettings, given: Collection[str]) -> ColumnSetti
     if alone and not among:
         return replace(columns, labels=ColumnSettings.labels)
     return replace(columns, label=ColumnSettings.label) if among and not alone else columns
+
+
+def over(given: Section, of_run: Section, spelt: Collection[str], section: str) -> Section:
+    """The command's settings of a section, and its run's where the command says nothing; mappings are joined.
+
+    Args:
+        spelt: ``Recipe.given``.
+        section: its name, with which those keys begin.
+    """
+    unset, result = type(given)(), {}
+    for name, value in vars(given).items():
+        before, key = getattr(of_run, name), f"{section}.{name}"
+        if is_dataclass(value):
+            result[name] = over(value, before, spelt, key)
+        elif isinstance(value, dict) and (value or key not in spelt):
+            result[name] = {**before, **value}
+        else:
+            result[name] = value if key in spelt or value != getattr(unset, name) else before
+    return replace(of_run, **result)

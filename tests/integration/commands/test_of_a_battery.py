@@ -64,6 +64,27 @@ def test_score_with_one_of_them(place, capsys):
     assert "has no policy grey; it has red, blue" in capsys.readouterr().err
 
 
+def test_rows_to_score_are_read_as_the_run_read_its_own(place, tmp_path, capsys):
+    run = shutil.copytree(place / "run", tmp_path / "run")
+    recipe = (run / "run.yaml").read_text()
+    (run / "run.yaml").write_text(recipe.replace("    messages: messages\n", "    messages: asked,said\n"))
+    rows, table = tmp_path / "rows.jsonl", tmp_path / "rows.csv"
+    messages = [{"role": "user", "content": "message 3"}, {"role": "assistant", "content": "says red"}]
+    rows.write_text(json.dumps({"messages": messages}) + "\n")
+    table.write_text("asked,said\nmessage 3,says red\n")
+
+    def verdicts(artifact, data, *more):
+        assert main(["score", artifact, f"data={data}", f"base.source={place / 'base'}", *more]) == 0
+        return [json.loads(line)["verdicts"] for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+
+    wanted = verdicts(at(place, "run"), rows)
+    assert len(wanted) == 1
+    assert verdicts(f"artifact={run}", table) == wanted
+    assert verdicts(f"artifact={run}", rows, "data.columns.messages=messages") == wanted
+    assert main(["score", f"artifact={run}", f"data={rows}"]) == 2
+    assert "no column 'asked'; the row has 'messages'; set data.columns.messages=NAME" in capsys.readouterr().err
+
+
 def test_evaluate_each_policy_on_its_own_rows(place, tmp_path):
     output = tmp_path / "evaluation.json"
     assert main(["evaluate", at(place, "battery"), f"output={output}", "evaluation.bootstrap=0"]) == 0
