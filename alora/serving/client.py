@@ -23,8 +23,7 @@ from alora.weights import ASKED_WEIGHTS
 _SAME = 0.02  # of log-probabilities: how far two answers of one server to one prompt may lie apart, in half precision
 _AGAIN = ""  # no adapter's name
 _TRIES = 10  # to have all answers from one server
-_LOST_S = 60.0  # after which an answer may be lost, and a verification is begun anew beside the one that waits for it
-_LOST_AGAIN_S = 2.0  # the same of the check after a pause, for which all wait
+_LOST_S = 2.0  # after which an answer to the check after a pause may be lost, and another is made beside it
 _BEAT_S = 0.5  # between two looks at whether the event loop stands still
 _Result = TypeVar("_Result")
 
@@ -80,7 +79,7 @@ class RemoteEngine(Completions):
                 return
             names = [*unknown]
             work = {name: functools.partial(self._verify, bundle, names) for name, bundle in unknown.items()}
-            tries += await self._waited(work, _LOST_S)
+            tries += await self._waited(work)
         raise self._never_sure()
 
     def _paused(self) -> bool:
@@ -89,11 +88,13 @@ class RemoteEngine(Completions):
 
     def _patience(self) -> float:
         """Seconds until an answer to the check after a pause counts as lost; a busy server gets more each time."""
-        return _LOST_AGAIN_S * 2 ** len(self._checking)
+        return _LOST_S * 2 ** len(self._checking)
 
-    async def _waited(self, work: Mapping[str, Callable[[], Coroutine[Any, Any, None]]], seconds: float) -> bool:
+    async def _waited(
+        self, work: Mapping[str, Callable[[], Coroutine[Any, Any, None]]], seconds: float | None = None
+    ) -> bool:
         """Wait for each verification, and say whether all came within ``seconds``; those that nobody has begun are
-        begun. What takes longer goes on, and whoever waits next begins it anew."""
+        begun. What takes longer goes on, and whoever waits next begins another."""
         verifying = self._verifying  # forget() has a new one take its place
         for name, begin in work.items():
             if name not in verifying:
@@ -115,8 +116,6 @@ class RemoteEngine(Completions):
         if listing is None or listing.done():
             listing = self._listing = self._start(self.models())
         served = await asyncio.shield(listing)
-        if bundle.served_name in verified:  # meanwhile, by an answer that was taken for lost
-            return
         if missing := [name for name in names if name not in served]:
             raise ConfigError(
                 f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "
@@ -227,6 +226,10 @@ class RemoteEngine(Completions):
 
         try:
             answer = await self.ask_unverified(prefix, bundle.suffix, name, session, {**weights, **fields}, counts)
+            if self._paused():  # a queue on the way may have kept the request until another server was there
+                await self.verify([bundle])
+                if not counts(False):
+                    raise Forgotten
             self._answered = time.monotonic()
             return answer
         except (PromptRefused, Full, Forgotten):
