@@ -21,7 +21,6 @@ from alora.serving.completions import COMPLETIONS, Completions, Forgotten
 from alora.weights import ASKED_WEIGHTS
 
 _SAME = 0.02  # of log-probabilities: how far two answers of one server to one prompt may lie apart, in half precision
-_AGAIN = ""  # no adapter's name
 _TRIES = 10  # to have all answers from one server
 _LOST_S = 2.0  # after which an answer to the check after a pause may be lost, and another is made beside it
 _BEAT_S = 0.5  # between two looks at whether the event loop stands still
@@ -41,7 +40,9 @@ class RemoteEngine(Completions):
         super().__init__(url, at_once)
         self._renderer = renderer
         self._verified: dict[str, LightBundle] = {}  # by its name
-        self._verifying: dict[str, asyncio.Task[None]] = {}  # by the same name; under _AGAIN the check after a pause
+        self._verifying: dict[str, asyncio.Task[None]] = {}  # by the same name
+        self._checks: list[asyncio.Task[None]] = []  # after a pause; of several some answer may be lost
+        self._late = 0.0  # when the last of them counts as lost, by the monotonic clock
         self._listing: asyncio.Task[dict[str, int | None]] | None = None
         self._tasks = set[asyncio.Task[Any]]()
         self._idle_s, self._answered = idle_s, 0.0  # when it last gave an answer that counts, by the monotonic clock
@@ -72,43 +73,43 @@ class RemoteEngine(Completions):
         tries = 0
         while tries < _TRIES:
             if self._verified and self._paused():
-                tries += await self._waited({_AGAIN: lambda: self._verify_again(bundles)}, self._patience())
+                tries += await self._checked(bundles)
                 continue
             unknown = {bundle.served_name: bundle for bundle in bundles if bundle.served_name not in self._verified}
             if not unknown:
                 return
             names = [*unknown]
             work = {name: functools.partial(self._verify, bundle, names) for name, bundle in unknown.items()}
-            tries += await self._waited(work)
+            await self._waited(work)
+            tries += 1
         raise self._never_sure()
 
     def _paused(self) -> bool:
         """Whether another server may have taken this one's place since it last answered."""
         return time.monotonic() - self._answered > self._idle_s
 
-    def _patience(self) -> float:
-        """Seconds until an answer to the check after a pause counts as lost; a busy server gets more each time."""
-        return _LOST_S * 2 ** len(self._checking)
-
-    async def _waited(
-        self, work: Mapping[str, Callable[[], Coroutine[Any, Any, None]]], seconds: float | None = None
-    ) -> bool:
-        """Wait for each verification, and say whether all came within ``seconds``; those that nobody has begun are
-        begun. What takes longer goes on, and whoever waits next begins another."""
+    async def _waited(self, work: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
+        """Wait for each verification; those that nobody has begun are begun."""
         verifying = self._verifying  # forget() has a new one take its place
         for name, begin in work.items():
             if name not in verifying:
                 verifying[name] = self._start(begin())
-                verifying[name].add_done_callback(functools.partial(_drop, verifying, name))
-        tasks = {name: verifying[name] for name in work}
+                verifying[name].add_done_callback(lambda _, name=name: verifying.pop(name, None))
         # Not ended with the request that asked first: its deadline may be shorter than this takes.
-        done, late = await asyncio.wait(tasks.values(), timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-        for name, task in tasks.items():
-            if task in late:
-                _drop(verifying, name, task)
-        return not late
+        await asyncio.gather(*(asyncio.shield(verifying[name]) for name in work))
+
+    async def _checked(self, bundles: Sequence[LightBundle]) -> bool:
+        """Wait for a check after a pause, and say whether one ended; another is begun beside those that are late, each
+        time after twice as long, since a busy server is late, too."""
+        checks, now = self._checks, time.monotonic()  # forget() has a new list take its place
+        if not checks or now >= self._late:
+            self._late = now + _LOST_S * 2 ** len(checks)
+            checks.append(self._start(self._verify_again(bundles)))
+            checks[-1].add_done_callback(checks.remove)
+        done, _ = await asyncio.wait(checks, timeout=self._late - now, return_when=asyncio.FIRST_COMPLETED)
+        for check in done:
+            check.result()
+        return bool(done)
 
     async def _verify(self, bundle: LightBundle, names: Sequence[str]) -> None:
         """One bundle of those that are verified together, which are served under ``names``."""
@@ -132,7 +133,7 @@ class RemoteEngine(Completions):
     async def _verify_again(self, bundles: Sequence[LightBundle]) -> None:
         """After a pause, one bundle of those that are verified, of ``bundles`` where there is one, and of those that
         another check waits for last. One that fails by itself is left to who asks for it."""
-        verified, names = self._verified, {bundle.served_name for bundle in bundles}
+        verified, names, begun = self._verified, {bundle.served_name for bundle in bundles}, time.monotonic()
         known = [(name in self._checking, name not in names, name) for name in verified]
         for bundle in [verified[name] for *_, name in sorted(known)]:
             name = bundle.served_name
@@ -142,6 +143,8 @@ class RemoteEngine(Completions):
             except Full:
                 raise
             except Unreachable:
+                if self._answered > begun:  # this answer was lost, and others came
+                    return
                 self.forget()
                 raise
             except CheckFailed:  # another server
@@ -170,7 +173,7 @@ class RemoteEngine(Completions):
             await asyncio.sleep(_BEAT_S)
             if time.monotonic() - before > _BEAT_S + self._idle_s:
                 # What is under way counts no more.
-                self._verified, self._verifying, self._answered = dict(self._verified), {}, 0.0
+                self._verified, self._verifying, self._checks, self._answered = dict(self._verified), {}, [], 0.0
 
     def _start(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
         task = asyncio.ensure_future(work)
@@ -181,7 +184,7 @@ class RemoteEngine(Completions):
 
     def forget(self) -> None:
         """What was verified must be verified again."""
-        self._verified, self._verifying, self._listing = {}, {}, None
+        self._verified, self._verifying, self._checks, self._listing = {}, {}, [], None
 
     async def label_logits(self, prefix: Prefix, bundles: Sequence[LightBundle]) -> list[tuple[float, ...]]:
         """:meth:`ask` of every policy at once, the log-probabilities alone."""
@@ -257,7 +260,7 @@ class RemoteEngine(Completions):
         if status == 400 and why in answer:
             return
         # A front end in another language passes on the engine's refusal, but not the reason.
-        if status == 500 and (await self._send(COMPLETIONS, right))[0] == 200:
+        if status == 500 and [(await self._send(COMPLETIONS, body))[0] for body in (right, wrong)] == [200, 500]:
             return
         if status not in (200, 400):
             raise refusal(self.url, status, answer)
@@ -286,11 +289,6 @@ class RemoteEngine(Completions):
                 f"{TOLERANCES['bfloat16']}); it runs on another base, or in another way: alora validate there"
             )
         return logits_RL[0]
-
-
-def _drop(verifying: dict[str, asyncio.Task[None]], name: str, task: asyncio.Task[None]) -> None:
-    if verifying.get(name) is task:
-        del verifying[name]
 
 
 async def together(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
