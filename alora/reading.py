@@ -250,8 +250,5 @@ def _in_hub_cache(link: Path) -> bool:
         return False
     snapshot = snapshot.parent if named[1] else snapshot
     blobs = snapshot.parent.parent / "blobs"
-    return (
-        snapshot.parent.name == "snapshots"
-        and not blobs.is_symlink()
-        and stat.S_ISREG((blobs / Path(target).name).lstat().st_mode)
-    )
+    blob = blobs / Path(target).name  # not there after a download that was cut short
+    return snapshot.parent.name == "snapshots" and not (blobs.is_symlink() or blob.is_symlink()) and blob.is_file()
