@@ -58,16 +58,19 @@ def require_linear(model: nn.Module, targets: Collection[str]) -> None:
     from peft import LoraConfig
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 
+    def is_taken(target: str) -> bool:
+        config = LoraConfig(target_modules=[target])
+        try:
+            convert_peft_config_for_transformers(config, model, None)
+        except ValueError:  # one of a pair that is fused
+            return True
+        return target not in (config.target_modules or ())
+
     if ALL_LINEAR in targets:
         targets = {name.rpartition(".")[2] for name in target_modules(model, targets)}
-    config = LoraConfig(target_modules=[*targets])
-    try:
-        convert_peft_config_for_transformers(config, model, None)
-        taken = {*targets} - {*(config.target_modules or ())}
-    except ValueError:  # one of a pair that is fused
-        taken = {*targets}
+    taken = [target for target in sorted(targets) if is_taken(target)]
     if taken:
         raise AdapterError(
-            f"PEFT takes {', '.join(sorted(taken))} of this base for its experts, of which alora trains no adapter; "
+            f"PEFT takes {', '.join(taken)} of this base for its experts, of which alora trains no adapter; "
             "leave them out of adapter.targets (attention alone works)"
         )

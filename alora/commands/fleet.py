@@ -69,6 +69,8 @@ def _rows(recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle]) -> tupl
 
 def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[LabelledConversation]) -> list[Member]:
     """Every policy on every row, one pass a row."""
+    if not bundles:  # of the last battery, none of the chosen policies
+        return []
     check_bases(bundles, base)
     renderer, suffixes = bundles[0].renderer(base), [bundle.suffix for bundle in bundles]
     policies = [bundle.policy for bundle in bundles]

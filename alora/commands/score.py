@@ -42,9 +42,10 @@ def run(recipe: Recipe) -> int:
         raise ConfigError(f"{source} is a folder, and no conversation; give alora score {source} FILE.json")
     if recipe.output:
         require_outside(Path(recipe.output))
-    of_rows = source.lower().endswith(ROWS) or source.startswith(HUB) or holds_rows(source, recipe.data)
+    read = _read_as_trained(recipe)
+    of_rows = source.lower().endswith(ROWS) or source.startswith(HUB) or holds_rows(source, read)
     if of_rows:
-        recipe = replace(recipe, data=_read_as_trained(recipe))
+        recipe = replace(recipe, data=read)
     if of_rows and recipe.output not in (None, "", "-") and _is_job(Path(recipe.output)):
         return score_logs(recipe, source, Path(recipe.output))
     if recipe.cluster is not None:
@@ -81,7 +82,8 @@ def _read_as_trained(recipe: Recipe) -> DataSettings:
         return recipe.data
     run = saved_run(find_artifact(recipe.artifact))
     read = recipe.data if run is None else over(recipe.data, run.data, recipe.said, "data")
-    return replace(read, columns=replace(read.columns, group=None))  # a group says which side of a split a row is on
+    # A group says which side of a split a row is on.
+    return replace(read, columns=replace(read.columns, group=None, time=recipe.data.columns.time))
 
 
 def _is_job(output: Path) -> bool:

@@ -106,7 +106,9 @@ class RemoteEngine(Completions):
             self._late = now + _LOST_S * 2 ** len(checks)
             checks.append(self._start(self._verify_again(bundles)))
             checks[-1].add_done_callback(checks.remove)
-        done, _ = await asyncio.wait(checks, timeout=self._late - now, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            checks, timeout=min(self._late - now, _LOST_S), return_when=asyncio.FIRST_COMPLETED
+        )
         for check in done:
             check.result()
         return bool(done)
@@ -131,10 +133,14 @@ class RemoteEngine(Completions):
             verified[bundle.served_name], self._answered = bundle, time.monotonic()
 
     async def _verify_again(self, bundles: Sequence[LightBundle]) -> None:
-        """After a pause, one bundle of those that are verified, of ``bundles`` where there is one, and of those that
-        another check waits for last. One that fails by itself is left to who asks for it."""
+        """After a pause, one bundle of those that are verified, of ``bundles`` where there is one: first an aLoRA,
+        whose answers show the plugin, last one that another check waits for. What fails by itself is left to who asks
+        for it."""
         verified, names, begun = self._verified, {bundle.served_name for bundle in bundles}, time.monotonic()
-        known = [(name in self._checking, name not in names, name) for name in verified]
+        known = [
+            (name in self._checking, not one.manifest.activated, name not in names, name)
+            for name, one in verified.items()
+        ]
         for bundle in [verified[name] for *_, name in sorted(known)]:
             name = bundle.served_name
             self._checking.append(name)
@@ -143,12 +149,13 @@ class RemoteEngine(Completions):
             except Full:
                 raise
             except Unreachable:
-                if self._answered > begun:  # this answer was lost, and others came
+                if self._answered > begun or self._verified is not verified:  # this answer was lost, and others came
                     return
                 self.forget()
                 raise
             except CheckFailed:  # another server
-                self.forget()
+                if self._verified is verified:
+                    self.forget()
                 return
             except AloraError:
                 verified.pop(name, None)
@@ -156,7 +163,7 @@ class RemoteEngine(Completions):
             finally:
                 self._checking.remove(name)
             if self._verified is verified:
-                self._answered = time.monotonic()
+                self._answered, self._late = time.monotonic(), 0.0
             return
 
     async def _require_same(self, bundle: LightBundle) -> None:
@@ -204,10 +211,13 @@ class RemoteEngine(Completions):
             CheckFailed: as :meth:`verify`, or the server does not return the label tokens' log-probabilities.
             ConfigError: it does not answer, or refuses the prompt; or there is no end to who may have answered.
         """
-        for _ in range(_TRIES):
+        tries = 0
+        while tries < _TRIES:
             await self.verify([bundle])
+            verified = self._verified
             with contextlib.suppress(Forgotten):
                 return await self._ask(prefix, bundle, session, fields)
+            tries += self._verified is not verified  # else it waited for its turn through a pause
         raise self._never_sure()
 
     def _never_sure(self) -> ConfigError:
@@ -229,19 +239,27 @@ class RemoteEngine(Completions):
 
         try:
             answer = await self.ask_unverified(prefix, bundle.suffix, name, session, {**weights, **fields}, counts)
-            if self._paused():  # a queue on the way may have kept the request until another server was there
-                await self.verify([bundle])
-                if not counts(False):
-                    raise Forgotten
+            await self._require_still(verified, bundle)
             self._answered = time.monotonic()
             return answer
-        except (PromptRefused, Full, Forgotten):
+        except PromptRefused:
+            await self._require_still(verified, bundle)
+            raise
+        except (Full, Forgotten):
             raise
         except AloraError as error:
-            self._verified.pop(name, None)
-            if isinstance(error, Unreachable):
+            verified.pop(name, None)
+            if isinstance(error, Unreachable) and self._verified is verified:
                 self.forget()
             raise
+
+    async def _require_still(self, verified: Mapping[str, LightBundle], bundle: LightBundle) -> None:
+        """Forgotten unless the server is the one that was verified. After a pause it must show itself: a queue on the
+        way may have kept a request until another server was there."""
+        if self._paused():
+            await self.verify([bundle])
+        if self._verified is not verified:
+            raise Forgotten
 
     async def _require_plugin(self, bundle: LightBundle) -> None:
         """CheckFailed unless the server refuses what the plugin alone does: a prompt without invocation tokens, and of

@@ -81,6 +81,9 @@ def test_rows_to_score_are_read_as_the_run_read_its_own(place, tmp_path, capsys)
     assert len(wanted) == 1
     assert verdicts(f"artifact={run}", table) == wanted
     assert verdicts(f"artifact={run}", rows, "data.columns.messages=messages") == wanted
+    array = tmp_path / "rows.json"
+    array.write_text(json.dumps([{"asked": "message 3", "said": "says red"}]))
+    assert verdicts(f"artifact={run}", array) == wanted
     assert main(["score", f"artifact={run}", f"data={rows}"]) == 2
     assert "no column 'asked'; the row has 'messages'; set data.columns.messages=NAME" in capsys.readouterr().err
 
