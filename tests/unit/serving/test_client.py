@@ -375,14 +375,19 @@ def test_one_that_is_slow_at_the_check_counts_when_it_comes(monkeypatch):
 def test_more_than_wait_for_a_slow_server_ten_times_over_are_answered(monkeypatch):
     """Each wave ends with a pause, after which those that wait let the server show itself and lose no try."""
     (engine, _), a = believing(monkeypatch, idle_s=0.1), served("a")
-    engine._free = asyncio.Semaphore(1)
+    engine._free, require = asyncio.Semaphore(1), engine._require
 
     async def send(*_):
         await asyncio.sleep(0.2)
         return 200, json.dumps(ANSWER)
 
+    async def shown(bundle, rows):
+        await asyncio.sleep(0.05)
+        return await require(bundle, rows)
+
     async def ask():
         async with engine:
+            monkeypatch.setattr(engine, "_require", shown)
             return await asyncio.gather(*(engine.ask(Prefix((number,)), a) for number in range(15)))
 
     monkeypatch.setattr(client, "_BEAT_S", 3600)
@@ -397,6 +402,8 @@ def test_a_check_that_passes_makes_the_next_pause_as_short_as_the_first(monkeypa
 
     async def loses_two(bundle, rows):
         asked.append(bundle)
+        if len(asked) == 2:
+            monkeypatch.setattr(client, "_LOST_S", 600)
         if len(asked) < 3:
             await asyncio.sleep(600)
         return await require(bundle, rows)
@@ -409,7 +416,6 @@ def test_a_check_that_passes_makes_the_next_pause_as_short_as_the_first(monkeypa
             paused(engine)
             await asyncio.wait_for(engine.verify([a]), 30)
             assert len(engine._checks) == 2
-            monkeypatch.setattr(client, "_LOST_S", 600)
             paused(engine)
             await asyncio.wait_for(engine.verify([a]), 30)
 
