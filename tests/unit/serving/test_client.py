@@ -188,6 +188,23 @@ def paused(engine: RemoteEngine) -> None:
     engine._answered = -1e9
 
 
+def check_by(engine: RemoteEngine, bundles: list[Any], require: Any, monkeypatch: Any, pauses: int = 1) -> list[int]:
+    """Verify the bundles, then after each pause by ``require``; how many checks then were under way still."""
+
+    async def verify():
+        awaited = []
+        async with engine:
+            await engine.verify(bundles)
+            monkeypatch.setattr(engine, "_require", require)
+            for _ in range(pauses):
+                paused(engine)
+                await asyncio.wait_for(engine.verify(bundles), 30)
+                awaited.append(len(engine._checks))
+        return awaited
+
+    return asyncio.run(verify())
+
+
 def test_after_a_pause_an_activated_adapter_is_verified_again(monkeypatch):
     """A plain LoRA answers alike without the plugin, also where it alone is asked for."""
     (engine, required), plain, activated = believing(monkeypatch), served("a", activated=False), served("b")
@@ -240,16 +257,8 @@ def test_the_check_goes_to_another_adapter_while_one_is_awaited(monkeypatch):
             await asyncio.sleep(600)
         return await require(bundle, rows)
 
-    async def verify():
-        async with engine:
-            await engine.verify([a, b])
-            monkeypatch.setattr(engine, "_require", hangs)
-            monkeypatch.setattr(client, "_LOST_S", 0.1)
-            for _ in range(2):
-                paused(engine)
-                await asyncio.wait_for(engine.verify([a, b]), 30)
-
-    asyncio.run(verify())
+    monkeypatch.setattr(client, "_LOST_S", 0.1)
+    check_by(engine, [a, b], hangs, monkeypatch, pauses=2)
     assert required == ["a", "b", "b", "b"]
 
 
@@ -339,15 +348,8 @@ def test_a_check_whose_answer_is_lost_is_made_anew(monkeypatch):
             await asyncio.sleep(600)
         return await require(bundle, rows)
 
-    async def verify():
-        async with engine:
-            await engine.verify([a])
-            monkeypatch.setattr(engine, "_require", loses_one)
-            monkeypatch.setattr(client, "_LOST_S", 0.1)
-            paused(engine)
-            await asyncio.wait_for(engine.verify([a]), 30)
-
-    asyncio.run(verify())
+    monkeypatch.setattr(client, "_LOST_S", 0.1)
+    check_by(engine, [a], loses_one, monkeypatch)
     assert (required, lost) == (["a"] * 2, [a])
 
 
@@ -360,15 +362,8 @@ def test_one_that_is_slow_at_the_check_counts_when_it_comes(monkeypatch):
         await asyncio.sleep(1)
         return await require(bundle, rows)
 
-    async def verify():
-        async with engine:
-            await engine.verify([a])
-            monkeypatch.setattr(engine, "_require", slow)
-            monkeypatch.setattr(client, "_LOST_S", 0.02)
-            paused(engine)
-            await asyncio.wait_for(engine.verify([a]), 30)
-
-    asyncio.run(verify())
+    monkeypatch.setattr(client, "_LOST_S", 0.02)
+    check_by(engine, [a], slow, monkeypatch)
     assert required[:2] == ["a", "a"]
 
 
@@ -408,18 +403,8 @@ def test_a_check_that_passes_makes_the_next_pause_as_short_as_the_first(monkeypa
             await asyncio.sleep(600)
         return await require(bundle, rows)
 
-    async def verify():
-        async with engine:
-            await engine.verify([a])
-            monkeypatch.setattr(engine, "_require", loses_two)
-            monkeypatch.setattr(client, "_LOST_S", 0.2)
-            paused(engine)
-            await asyncio.wait_for(engine.verify([a]), 30)
-            assert len(engine._checks) == 2
-            paused(engine)
-            await asyncio.wait_for(engine.verify([a]), 30)
-
-    asyncio.run(verify())
+    monkeypatch.setattr(client, "_LOST_S", 0.2)
+    assert check_by(engine, [a], loses_two, monkeypatch, pauses=2) == [2, 2]
     assert required == ["a"] * 3
 
 
