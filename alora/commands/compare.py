@@ -1,6 +1,5 @@
 """``alora compare``: aLoRA, LoRA, prompt, probe, bag of words and a judge on the same rows, seeds and budget."""
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -22,7 +21,7 @@ from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
-from alora.errors import DataError, PolicyError, RenderError
+from alora.errors import DataError, LeftOut
 from alora.notes import note
 from alora.prefix.store import open_store
 from alora.prompt.render import Renderer
@@ -44,6 +43,7 @@ def run(recipe: Recipe) -> int:
     with ComparisonFolder(recipe) as folder:
         base = load_base(recipe.base)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
+        task = _renderable(task, renderer)
         bench = Workbench(task, base, renderer, open_store(recipe.training, base))
         _require_room(bench)
         if folder.claim(task.digests(base)):
@@ -68,11 +68,17 @@ def _require_room(bench: Workbench) -> None:
     recipe, splits, model = bench.task.recipe, bench.task.splits, bench.base.model
     for rank in recipe.compare.ranks or [recipe.adapter.rank]:
         require_rank(model, rank)
-    suffixes = {}
-    for policy in bench.task.policies:
-        with contextlib.suppress(PolicyError, RenderError):  # the arms leave such a policy out, with the reason
-            suffixes[policy.id] = bench.renderer.suffix(policy)
+    suffixes = {policy.id: bench.renderer.suffix(policy) for policy in bench.task.policies}
+    if "prompt" in recipe.compare.arms:
+        suffixes = {policy.id: bench.renderer.with_rule().suffix(policy) for policy in bench.task.policies}
     require_room(model, bench.renderer, [*splits.train, *splits.validation, *splits.test], suffixes)
+
+
+def _renderable(task: Task, renderer: Renderer) -> Task:
+    """The task without the policies that cannot be asked on this base: of a label that is not one token there."""
+    left_out, by_id = LeftOut(), task.by_id
+    left_out.each(by_id, lambda name: renderer.suffix(by_id[name]))
+    return task.without(left_out)
 
 
 def _report(

@@ -134,8 +134,8 @@ def _one_policy(
         points.append(point)
         chances.append(chance_N)
         point_figures.append(point_F)
-        samples_SF += run_SF / len(runs)
-    point_KF = np.array(point_figures)
+        samples_SF += run_SF
+    point_KF, samples_SF = np.array(point_figures), samples_SF / len(runs)  # once: nine ninths are more than 1
     figures = MethodFigures(
         *method,
         policy=policy,

@@ -89,7 +89,9 @@ class ComparisonFolder(ClaimedFolder):
         """The settings that a score depends on; arms, seeds and ranks may be added from call to call."""
         settings = asdict(self._recipe)
         kept = {name: settings[name] for name in _FIXED}
-        for section, names in (("adapter", ("kind", "rank")), ("training", ("seed", "threads"))):
+        # A rank of its own has the scaling of adapter.rank, which is 2 without adapter.alpha.
+        rank = ("rank",) if self._recipe.adapter.alpha is None else ()
+        for section, names in (("adapter", ("kind", *rank)), ("training", ("seed", "threads"))):
             for name in names:
                 kept[section].pop(name)
         kept["policy"].pop("file")  # its text is among the digests

@@ -15,7 +15,8 @@ from alora.comparison.judge import ask_and_score
 from alora.comparison.probe import fit_and_score
 from alora.comparison.scores import Scores, labelled_for, scores_of
 from alora.comparison.task import TRAINED, MethodRun, Workbench
-from alora.errors import AloraError
+from alora.data.splits import require_labels
+from alora.errors import LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.noise import without_doubtful
 from alora.evaluation.predict import Predictions, predict_parts
@@ -34,30 +35,35 @@ def run_method(bench: Workbench, run: MethodRun, home: Path) -> tuple[dict[str, 
     Raises:
         AloraError: the method as a whole cannot run.
     """
-    failed: dict[str, str] = {}
+    by_id, failed = bench.task.by_id, LeftOut()
     if run.arm in TRAINED:
-        scores = _trained(bench, run, home)
+        scores = _trained(bench, run, home, failed)
     elif run.arm == "prompt":
         scores = _prompted(bench, run)
-    elif run.arm == "probe":
-        scores = fit_and_score(bench, run)
     elif run.arm == "judge":
         scores = ask_and_score(bench.task, run, home)
     else:
-        scores, failed = _bags(bench, run)
-    missing = [policy.id for policy in bench.task.policies if policy.id not in scores and policy.id not in failed]
-    return scores, failed | dict.fromkeys(missing, "its loss was not finite; lower the method's learning rate")
+        one = fit_and_score if run.arm == "probe" else _bag
+        scores = failed.each(by_id, lambda name: one(bench, run, by_id[name]))
+    reasons = {name: str(error) for name, error in failed.items()}
+    missing = [name for name in by_id if name not in scores and name not in failed]
+    return scores, reasons | dict.fromkeys(missing, "its loss was not finite; lower the method's learning rate")
 
 
-def _trained(bench: Workbench, run: MethodRun, home: Path) -> dict[str, Scores]:
+def _trained(bench: Workbench, run: MethodRun, home: Path, failed: LeftOut) -> dict[str, Scores]:
     """Train and score every policy's adapter, which is kept below ``home``; one that diverged is not in the result."""
+    if run.arm == "alora_cleaned":
+        bench, left_out = _cleaned(bench)
+        failed.update(left_out)
+        if not bench.task.policies:
+            return {}
     task, activated = bench.task, run.arm != "lora"
     recipe, splits = task.recipe, task.splits
     rate = recipe.compare.alora_learning_rate if activated else recipe.compare.lora_learning_rate
     settings = replace(recipe.training, seed=run.seed or 0, learning_rate=rate or recipe.training.learning_rate)
     started = time.process_time()
-    train = without_doubtful(task.policies, splits.train) if run.arm == "alora_cleaned" else splits.train
-    rows, held_out = (examples(part, task.policies, bench.renderer, activated) for part in (train, splits.validation))
+    parts = (splits.train, splits.validation)
+    rows, held_out = (examples(part, task.policies, bench.renderer, activated) for part in parts)
     fresh = [new_adapter(_spec(bench, run, policy), bench.base.model, settings.seed) for policy in task.policies]
     fitted = fit(bench.base, fresh, rows, held_out, settings, home / "checkpoints", store=bench.store)
     trained = time.process_time()
@@ -84,6 +90,16 @@ def _trained(bench: Workbench, run: MethodRun, home: Path) -> dict[str, Scores]:
     return scores
 
 
+def _cleaned(bench: Workbench) -> tuple[Workbench, LeftOut]:
+    """``bench`` without the labels that look wrong, and without the policies for which that cannot be said."""
+    task, by_id = bench.task, bench.task.by_id
+    rows, left_out = without_doubtful(task.policies, task.splits.train)
+    splits = replace(task.splits, train=tuple(rows))
+    left_out.each([name for name in by_id if name not in left_out], lambda name: require_labels(splits, by_id[name]))
+    going = tuple(policy for policy in task.policies if policy.id not in left_out)
+    return replace(bench, task=replace(task, policies=going, splits=splits)), left_out
+
+
 def _spec(bench: Workbench, run: MethodRun, policy: Policy) -> AdapterSpec:
     invocation_ids = bench.renderer.suffix(policy).invocation_ids if run.arm != "lora" else None
     return AdapterSpec.of(bench.task.recipe.adapter, invocation_ids, run.rank)
@@ -108,18 +124,11 @@ def _prompted(bench: Workbench, run: MethodRun) -> dict[str, Scores]:
     }
 
 
-def _bags(bench: Workbench, run: MethodRun) -> tuple[dict[str, Scores], dict[str, str]]:
-    splits, scores, failed = bench.task.splits, {}, {}
-    for policy in bench.task.policies:
-        try:
-            bag = fit_bag_of_words(policy, splits.train)
-        except AloraError as error:
-            failed[policy.id] = str(error)
-            continue
-        answered = [bag.predict(rows) for rows in (splits.validation, splits.test)]
-        facts = {"training_rows": len(labelled_for(policy, splits.train))}
-        scores[policy.id] = scores_of(run, answered, splits, facts)
-    return scores, failed
+def _bag(bench: Workbench, run: MethodRun, policy: Policy) -> Scores:
+    splits = bench.task.splits
+    bag = fit_bag_of_words(policy, splits.train)
+    answered = [bag.predict(rows) for rows in (splits.validation, splits.test)]
+    return scores_of(run, answered, splits, {"training_rows": len(labelled_for(policy, splits.train))})
 
 
 def _ask(

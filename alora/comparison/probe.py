@@ -33,28 +33,25 @@ from alora.prompt.render import Question
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation; the best on validation rows is taken
 
 
-def fit_and_score(bench: Workbench, run: MethodRun) -> dict[str, Scores]:
-    """Fit one probe per policy and score its validation and test rows.
+def fit_and_score(bench: Workbench, run: MethodRun, policy: Policy) -> Scores:
+    """Fit a probe and score the policy's validation and test rows.
 
     Raises:
-        DataError: a policy's training rows hold one label only.
+        DataError: its training rows hold one label only.
     """
-    scores = {}
-    for policy in bench.task.policies:
-        started = time.process_time()
-        splits = bench.task.splits
-        rows = {name: labelled_for(policy, getattr(splits, name)) for name in ("train", "validation", "test")}
-        states = {name: hidden_states(bench, policy, part) for name, part in rows.items()}
-        labels = {name: labels_of(policy, part) for name, part in rows.items()}
-        probe, strength = _best_probe(policy, states, labels)
-        answered = [
-            Predictions(policy, log_probabilities(probe, states[name], len(policy.labels)), labels[name])
-            for name in ("validation", "test")
-        ]
-        facts = {"strength": strength, "training_rows": len(rows["train"])}
-        facts["cpu_seconds"] = round(time.process_time() - started, 1)
-        scores[policy.id] = scores_of(run, answered, splits, facts)
-    return scores
+    started = time.process_time()
+    splits = bench.task.splits
+    rows = {name: labelled_for(policy, getattr(splits, name)) for name in ("train", "validation", "test")}
+    states = {name: hidden_states(bench, policy, part) for name, part in rows.items()}
+    labels = {name: labels_of(policy, part) for name, part in rows.items()}
+    probe, strength = _best_probe(policy, states, labels)
+    answered = [
+        Predictions(policy, log_probabilities(probe, states[name], len(policy.labels)), labels[name])
+        for name in ("validation", "test")
+    ]
+    facts = {"strength": strength, "training_rows": len(rows["train"])}
+    facts["cpu_seconds"] = round(time.process_time() - started, 1)
+    return scores_of(run, answered, splits, facts)
 
 
 def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConversation]) -> Floats:

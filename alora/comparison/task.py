@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from alora.config.schema import ARMS, Recipe
 from alora.data.conversation import LabelledConversation
-from alora.data.splits import Splits, digest, read_splits, text_digest
-from alora.errors import ConfigError, DataError
+from alora.data.splits import Splits, digest, read_splits, require_labels, text_digest
+from alora.errors import AloraError, ConfigError, DataError, LeftOut
 from alora.policy import Policy, load_policies
 
 if TYPE_CHECKING:
@@ -43,7 +43,18 @@ class Task:
     recipe: Recipe
     policies: tuple[Policy, ...]
     splits: Splits
-    left_out: Mapping[str, str]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def by_id(self) -> dict[str, Policy]:
+        """The policies by their ids."""
+        return {policy.id: policy for policy in self.policies}
+
+    def without(self, failed: Mapping[str, AloraError]) -> Task:
+        """The task of the other policies; AllFailed where there is none, or the reason itself of a single one."""
+        LeftOut(failed).require_some(self.by_id)
+        going = tuple(policy for policy in self.policies if policy.id not in failed)
+        return replace(self, policies=going, left_out={**self.left_out, **{n: str(e) for n, e in failed.items()}})
 
     def digests(self, base: LoadedBase) -> dict[str, str]:
         """What must not have changed when a comparison resumes."""
@@ -81,12 +92,17 @@ def read_task(recipe: Recipe) -> Task:
         if policy.positive not in labels or len(labels) < 2:
             reason = DataError(f"the test rows of policy {policy.id!r} do not hold both its positive label and another")
             left_out.setdefault(policy.id, reason)
-    left_out.require_some(policy.id for policy in policies)
-    going = tuple(policy for policy in policies if policy.id not in left_out)
-    splits = replace(splits, test=tuple(_distinct(splits.test)))
-    if recipe.compare.rows is not None:
-        splits = replace(splits, train=tuple(at_most(splits.train, going, recipe.compare.rows)))
-    return Task(recipe, going, splits, {name: str(error) for name, error in left_out.items()})
+    task = Task(recipe, tuple(policies), replace(splits, test=tuple(_distinct(splits.test)))).without(left_out)
+    return task if recipe.compare.rows is None else _shortened(task, recipe.compare.rows)
+
+
+def _shortened(task: Task, limit: int) -> Task:
+    """``task`` with at most ``limit`` training rows of each policy."""
+    splits, by_id = replace(task.splits, train=tuple(at_most(task.splits.train, task.policies, limit))), task.by_id
+    left_out = LeftOut()
+    left_out.each(by_id, lambda name: require_labels(splits, by_id[name]))
+    few = {name: DataError(f"compare.rows={limit} is too few: {error}") for name, error in left_out.items()}
+    return replace(task, splits=splits).without(few)
 
 
 def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], limit: int) -> list[LabelledConversation]:

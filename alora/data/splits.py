@@ -84,7 +84,7 @@ def read_splits(
     if settings.validation is None:
         train, validation = hold_out(train, settings.validation_share)
     splits = Splits(tuple(train), tuple(validation), tuple(read(settings.test)))
-    left_out.each([name for name in by_id if name not in left_out], lambda name: _require_labels(splits, by_id[name]))
+    left_out.each([name for name in by_id if name not in left_out], lambda name: require_labels(splits, by_id[name]))
     left_out.require_some(by_id)
     return splits, left_out
 
@@ -261,7 +261,8 @@ def _held_out(name: str, rows: Sequence[LabelledConversation], keys: Sequence[st
     return held_keys
 
 
-def _require_labels(splits: Splits, policy: Policy) -> None:
+def require_labels(splits: Splits, policy: Policy) -> None:
+    """DataError unless there are rows of each of a policy's labels to learn from and to calibrate by."""
     for name in ("train", "validation"):
         rows = [row for row in getattr(splits, name) if policy.id in row.labels]
         present = {row.labels[policy.id] for row in rows}

@@ -65,9 +65,8 @@ def estimates(point_F: Floats, samples_SF: Floats) -> dict[str, Estimate]:
 
 
 def _turned(value: float, low: float, high: float) -> tuple[float, float]:
-    """The basic bootstrap interval (Davison and Hinkley 1997, 5.2) of a figure that cannot be negative; it contains the
-    value."""
-    return max(0.0, min(value, 2 * value - high)), max(value, 2 * value - low)
+    """The basic bootstrap interval (Davison and Hinkley 1997, 5.2) of a figure from 0 to 1; it contains the value."""
+    return max(0.0, min(value, 2 * value - high)), min(1.0, max(value, 2 * value - low))
 
 
 def interval(samples_SF: Floats) -> Floats:

@@ -1,5 +1,6 @@
 """Which labels look wrong: confident learning (Northcutt et al. 2021) on predictions for rows that were held out."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
 
 from alora.data.conversation import LabelledConversation
-from alora.errors import DataError
+from alora.errors import DataError, LeftOut
 from alora.evaluation.bag_of_words import held_out_words
 from alora.evaluation.predict import labels_of
 from alora.evaluation.resampling import Floats
@@ -47,8 +48,9 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation]) -> tup
             f"policy {policy.id!r}: too few rows of a label to hold any out; words can doubt labels from {LEAST} rows "
             "of two labels each"
         )
-    folds = min(FOLDS, max(2, int(count_L.min())))
-    splits = StratifiedKFold(folds, shuffle=True, random_state=0).split(label_ids_N, label_ids_N)
+    folds = min(FOLDS, int(np.sort(count_L)[-2]))  # each with a row of two labels; a third may be rarer
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        splits = list(StratifiedKFold(folds, shuffle=True, random_state=0).split(label_ids_N, label_ids_N))
     probabilities_NL, auroc = held_out_words(policy, mine, splits)
     likelier_N = likelier_labels(probabilities_NL, label_ids_N)
     doubted = [
@@ -59,12 +61,16 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation]) -> tup
     return sorted(doubted, key=lambda doubt: -doubt.probability), 0.5 if auroc is None else auroc
 
 
-def without_doubtful(policies: Sequence[Policy], rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
-    """``rows`` without the labels that :func:`doubtful_labels` finds."""
+def without_doubtful(
+    policies: Sequence[Policy], rows: Sequence[LabelledConversation]
+) -> tuple[list[LabelledConversation], LeftOut]:
+    """``rows`` without the labels that :func:`doubtful_labels` finds, and the policies for which it cannot look."""
+    left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
+    found = left_out.each(by_id, lambda name: doubtful_labels(by_id[name], rows)[0])
     # By the row itself: files of one name in two folders share their rows' names.
-    doubted = {(policy.id, id(doubt.row)) for policy in policies for doubt in doubtful_labels(policy, rows)[0]}
+    doubted = {(name, id(doubt.row)) for name, doubts in found.items() for doubt in doubts}
     labels = [{name: row.labels[name] for name in row.labels if (name, id(row)) not in doubted} for row in rows]
-    return [replace(row, labels=kept) for row, kept in zip(rows, labels, strict=True)]
+    return [replace(row, labels=kept) for row, kept in zip(rows, labels, strict=True)], left_out
 
 
 def likelier_labels(probability_NL: Floats, label_ids_N: NDArray[np.int64]) -> NDArray[np.int64]:

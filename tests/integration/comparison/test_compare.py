@@ -179,8 +179,44 @@ def test_damaged_records_of_a_comparison_are_refused_by_name(compared, place, tm
     assert str(scores) in capsys.readouterr().err
 
 
+def test_another_rank_of_the_adapter_is_another_scaling_where_alpha_is_given(place, tmp_path, capsys):
+    command = ["compare", *overrides(place, tmp_path / "run", "adapter.alpha=16", "compare.arms=[bag_of_words]")]
+    assert main([*command, "adapter.rank=8"]) == 0
+    assert main([*command, "adapter.rank=16"]) == 2
+    assert "adapter.rank" in capsys.readouterr().err
+
+
+def test_a_policy_that_an_arm_cannot_do_costs_that_arm_alone(place, tmp_path, capsys):
+    """Blue has two rows of its second label: enough to learn from, too few to doubt labels by."""
+    rows = [json.loads(line) for line in (place / "train.jsonl").read_text().splitlines()]
+    for row in rows[3:]:
+        if row["labels"]["blue"] == "ok":
+            del row["labels"]["blue"]
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = (f"data.train={few}", "compare.arms=[alora,alora_cleaned]", "compare.seeds=[0]", "training.max_steps=2")
+    assert main(["compare", *overrides(place, tmp_path / "run", *more)]) == 1
+    found = json.loads((tmp_path / "run/compare.json").read_text())
+    assert {(item["arm"], item["policy"]) for item in found["scores"]} == {
+        ("alora", "red"), ("alora", "blue"), ("alora_cleaned", "red")
+    }  # fmt: skip
+    assert "too few rows of a label to hold any out" in capsys.readouterr().out
+
+
+def test_a_policy_whose_answer_is_no_token_of_the_base_is_left_out(place, tmp_path, capsys):
+    policies = (
+        (place / "policies.yaml").read_text().replace("id: blue,", "id: blue, labels: {violation: never ever, ok: ok},")
+    )
+    (tmp_path / "policies.yaml").write_text(policies)
+    more = (f"policy.file={tmp_path / 'policies.yaml'}", "compare.arms=[prompt,bag_of_words]")
+    assert main(["compare", *overrides(place, tmp_path / "run", *more)]) == 1
+    found = json.loads((tmp_path / "run/compare.json").read_text())
+    assert {item["policy"] for item in found["scores"]} == {"red"}
+    assert "never ever" in capsys.readouterr().out
+
+
 def test_other_rows_or_settings_are_refused(compared, place, capsys):
-    for change in ("compare.rows=3", "training.learning_rate=0.5", f"data.test={place / 'validation.jsonl'}"):
+    for change in ("compare.rows=12", "training.learning_rate=0.5", f"data.test={place / 'validation.jsonl'}"):
         assert main(["compare", *overrides(place, compared[1], change)]) == 2
         assert "holds a comparison with other" in capsys.readouterr().err
 
@@ -253,9 +289,8 @@ def test_the_probe_learns_from_training_rows_and_chooses_by_validation_rows_alon
             for row in getattr(task.splits, part)
         )}  # fmt: skip
         other = replace(task, policies=task.policies[:1], splits=replace(task.splits, **rows))
-        (found,) = fit_and_score(
-            Workbench(other, base, Renderer(base.tokenizer, task.recipe.prompt)), MethodRun("probe")
-        ).values()
+        bench = Workbench(other, base, Renderer(base.tokenizer, task.recipe.prompt))
+        found = fit_and_score(bench, MethodRun("probe"), other.policies[0])
         return found.facts["strength"], found.validation.logits_NL.tolist()
 
     told = fitted(None)

@@ -105,6 +105,18 @@ def test_seeds_count_by_their_mean_each_at_a_point_of_its_own_validation_rows():
     assert told.spread["accuracy"] == pytest.approx(np.std(right, ddof=1))
 
 
+@pytest.mark.parametrize("seeds", [9, 11, 20])
+def test_the_mean_of_perfect_runs_is_perfect(seeds):
+    """The sum of nine ninths is more than 1."""
+    scores = calibrated("alora", "red", 3)
+    logits = {
+        name: replace(rows, logits_NL=np.where(rows.label_ids_N[:, None] == [0, 1], 5.0, -5.0))
+        for name, rows in (("validation", scores.validation), ("test", scores.test))
+    }
+    told = compare([replace(scores, seed=seed, **logits) for seed in range(seeds)], QUIET, main_rank=4).methods[0]
+    assert (told.figures["auroc"].low, told.figures["auroc"].high) == (1.0, 1.0)
+
+
 def test_rows_of_different_policies_are_resampled_apart():
     """Two policies of the very same scores: their mean is surer than each of them, and so is the mean gap."""
     ours = [calibrated("alora", policy, 3) for policy in ("blue", "red")]

@@ -148,3 +148,10 @@ def test_as_dict_round_trip_without_nan():
 )
 def test_a_basic_interval_is_the_percentiles_mirrored_at_the_value(percentiles, turned):
     assert _turned(0.5, *percentiles) == turned
+
+
+def test_a_set_that_is_missed_nearly_whole_has_an_interval_too():
+    """Mirrored, the interval of an error near 1 would end beyond it."""
+    got = compute_metrics(np.ones(30, bool), np.array([0.97] * 2 + [0.02] * 28), 0.5)
+    assert got.figures["ece"].value == pytest.approx(0.917, abs=1e-3)
+    assert got.figures["ece"].high == 1.0

@@ -55,6 +55,15 @@ def test_three_rows_of_a_label_are_enough():
     assert doubtful_labels(POLICY, rare)[1] >= 0.5, "as many folds as the rarest label has rows"
 
 
+def test_a_third_label_may_be_rarer():
+    """Folds by the rarest label would teach one row of the others."""
+    three = Policy(
+        "refunds", "No refunds", "Never promise money.", ("violation", "ok", "unclear"), ("yes", "no", "maybe")
+    )
+    few = [replace(row, labels={"refunds": "unclear"}) if n == 6 else row for n, row in enumerate(rows(set(), 7))]
+    assert doubtful_labels(three, few)[1] >= 0.5
+
+
 def test_a_label_that_no_row_carries_is_never_the_likelier_one():
     probability_NL = np.array([[0.3, 0.1, 0.6], [0.1, 0.3, 0.6]])
     assert likelier_labels(probability_NL, np.array([0, 1])).tolist() == [0, 1]
@@ -64,7 +73,8 @@ def test_without_doubtful_labels_the_other_policies_keep_theirs():
     turned = set(random.Random(1).sample(range(200), 12))
     given = [replace(row, labels={**row.labels, "other": "ok"}) for row in rows(turned)]
     doubted = {doubt.row.where for doubt in doubtful_labels(POLICY, given)[0]}
-    kept = without_doubtful([POLICY], given)
+    kept, left_out = without_doubtful([POLICY], given)
+    assert not left_out
     assert len(kept) == len(given)
     assert {row.where for row in kept if "refunds" not in row.labels} == doubted
     assert len(doubted) >= 8
@@ -76,5 +86,13 @@ def test_without_doubtful_labels_a_row_of_the_same_name_in_another_file_keeps_it
     given = rows(turned)
     doubted = {doubt.row.conversation.id for doubt in doubtful_labels(POLICY, given)[0]}
     given = [replace(row, where=f"train.jsonl:{number % 100}") for number, row in enumerate(given)]
-    kept = without_doubtful([POLICY], given)
+    kept, left_out = without_doubtful([POLICY], given)
+    assert not left_out
     assert {row.conversation.id for row in kept if not row.labels} == doubted
+
+
+def test_a_policy_whose_labels_cannot_be_doubted_is_left_out_alone():
+    given = [replace(row, labels={**row.labels, "other": "ok"}) for row in rows({10})]
+    kept, left_out = without_doubtful([POLICY, replace(POLICY, id="other")], given)
+    assert list(left_out) == ["other"]
+    assert sum("refunds" not in row.labels for row in kept) == 1
