@@ -130,18 +130,6 @@ def require_own(
         )
 
 
-def opened_run(artifact: Artifact) -> Recipe | None:
-    """The recipe of the run that an artifact belongs to; None where there is none.
-
-    Raises:
-        RunError: it is not the one that the run was trained with, or the run does not say.
-    """
-    run = saved_run(artifact)
-    if run is not None and artifact.run is not None:
-        open_claim(artifact.run, run)
-    return run
-
-
 def _named(settings: PolicySettings, wanted: str) -> Policy | None:
     """The policy that the settings name: of a file the ``wanted`` one where it holds that; None where they name none.
 

@@ -7,7 +7,6 @@ from typing import TypeVar
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.manifest import read_manifest
 from alora.bundle.named import saved_run
-from alora.commands.artifacts import opened_run
 from alora.config.precedence import over
 from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, named
@@ -19,6 +18,18 @@ from alora.training.claim import open_claim
 Rows = list[LabelledConversation]
 Member = TypeVar("Member")
 _FITTED = ("target", "target_value", "false_positive_cost", "false_negative_cost")
+
+
+def opened_run(artifact: Artifact) -> Recipe | None:
+    """The recipe of the run that an artifact belongs to; None where there is none.
+
+    Raises:
+        RunError: it is not the one that the run was trained with, or the run does not say.
+    """
+    run = saved_run(artifact)
+    if run is not None and artifact.run is not None:
+        open_claim(artifact.run, run)
+    return run
 
 
 def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from alora.atomic import write_pieces
 from alora.bundle.artifact import find_artifact
-from alora.bundle.named import NO_BUNDLE, saved_run
+from alora.bundle.named import NO_BUNDLE
 from alora.commands.output import report_file, say, say_json, table, write_json
+from alora.commands.run_rows import data_settings
 from alora.commands.score_logs import score_logs
 from alora.commands.score_shards import scorer_of
-from alora.config.precedence import over
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, holds_rows, read_conversation, stream_conversations
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
-from alora.errors import ConfigError
+from alora.errors import ConfigError, RunError
 from alora.logs.rows import Survey, changed, read_again, survey
 from alora.logs.stored import require_outside
 from alora.notes import note
@@ -77,13 +77,19 @@ def run(recipe: Recipe) -> int:
 
 
 def _read_as_trained(recipe: Recipe) -> DataSettings:
-    """How rows are read: as the artifact's run read its own, where the command says nothing else."""
+    """How rows are read: as the artifact's run read its own, where the command says nothing else. A run that cannot say
+    costs that alone: a bundle is whole without it."""
     if recipe.artifact is None or not Path(recipe.artifact).is_dir():  # of the hub
         return recipe.data
-    run = saved_run(find_artifact(recipe.artifact))
-    read = recipe.data if run is None else over(recipe.data, run.data, recipe.said, "data")
-    # A group says which side of a split a row is on.
-    return replace(read, columns=replace(read.columns, group=None, time=recipe.data.columns.time))
+    artifact = find_artifact(recipe.artifact)
+    try:
+        read = data_settings(recipe, artifact)
+    except (RunError, ConfigError) as error:
+        note(f"{error}; rows are read by this command's settings alone")
+        return recipe.data
+    if read.skip_media and not recipe.data.skip_media:
+        note("as the run's own, rows are read without images, audio and files; data.skip_media=false refuses such rows")
+    return replace(read, columns=replace(read.columns, time=recipe.data.columns.time))
 
 
 def _is_job(output: Path) -> bool:

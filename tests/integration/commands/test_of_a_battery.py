@@ -66,8 +66,10 @@ def test_score_with_one_of_them(place, capsys):
 
 def test_rows_to_score_are_read_as_the_run_read_its_own(place, tmp_path, capsys):
     run = shutil.copytree(place / "run", tmp_path / "run")
-    recipe = (run / "run.yaml").read_text()
+    recipe, inputs = (run / "run.yaml").read_text(), (run / "inputs.json").read_text()
     (run / "run.yaml").write_text(recipe.replace("    messages: messages\n", "    messages: asked,said\n"))
+    assert inputs.count('"messages": "messages"') == 1
+    (run / "inputs.json").write_text(inputs.replace('"messages": "messages"', '"messages": "asked,said"'))
     rows, table = tmp_path / "rows.jsonl", tmp_path / "rows.csv"
     messages = [{"role": "user", "content": "message 3"}, {"role": "assistant", "content": "says red"}]
     rows.write_text(json.dumps({"messages": messages}) + "\n")
@@ -86,6 +88,12 @@ def test_rows_to_score_are_read_as_the_run_read_its_own(place, tmp_path, capsys)
     assert verdicts(f"artifact={run}", array) == wanted
     assert main(["score", f"artifact={run}", f"data={rows}"]) == 2
     assert "no column 'asked'; the row has 'messages'; set data.columns.messages=NAME" in capsys.readouterr().err
+    (run / "run.yaml").write_text(recipe.replace("    messages: messages\n", "    messages: rows\n"))
+    assert main(["score", f"artifact={run}", f"data={rows}", f"base.source={place / 'base'}"]) == 0
+    told = capsys.readouterr()
+    assert [json.loads(line)["verdicts"] for line in told.out.splitlines()] == wanted
+    assert "is not as it was" in told.err
+    assert "rows are read by this command's settings alone" in told.err
 
 
 def test_evaluate_each_policy_on_its_own_rows(place, tmp_path):
