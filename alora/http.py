@@ -162,11 +162,17 @@ def wait_of(retry_after: str | None) -> float:
         return 0.0
 
 
+# vLLM's words where --max-num-queued-reqs or --max-num-queued-tokens is reached, with 503 (vllm/exceptions.py, 0.32).
+_QUEUE_FULL = ("cannot accept new requests", "prefill token backlog limit")
+
+
 def refusal(url: str, status: int, text: str, retry_after: str | None = None) -> ConfigError:
     """The error for an answer other than 200."""
     kinds = {400: PromptRefused, 413: PromptRefused, 429: Full, 502: Unreachable, 503: Unreachable, 504: Unreachable}
     with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):  # else the text stands for itself
         text = str(json.loads(text)["error"]["message"])
+    if any(words in text for words in _QUEUE_FULL):
+        kinds[503] = Full
     remedies = {401: f"; export its key as {KEY}", 500: "; its log says why: other weights than were asked for, say"}
     error = kinds.get(status, ConfigError)(
         f"{named(url)} answered {status}: {printable(' '.join(text[:2000].split())[:300])}{remedies.get(status, '')}"

@@ -4,6 +4,8 @@ import asyncio
 import hashlib
 import json
 import logging
+import math
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Event, Thread
@@ -15,6 +17,7 @@ from alora.http import Http, Unreachable, Waiting, named
 
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
 _EVERY_S, _PROBE_S = 2.0, 5.0  # between two health checks; of silence, after which a server counts as away
+_HUNG_S = 10.0  # of further silence, after which what it was asked goes to another: one that is busy is silent, too
 _Answer = TypeVar("_Answer")
 _logger = logging.getLogger("alora.serving")
 
@@ -44,6 +47,7 @@ class Servers:
         self._urls = list(dict.fromkeys(urls))
         self._health, self._lost = health, lost
         self._away: set[str] = set()
+        self._silent: dict[str, float] = {}  # since when the health of a server has no answer, by the monotonic clock
         self._watcher, self._closed = Thread(), Event()
 
     def order(self, session: str) -> list[str]:
@@ -73,7 +77,7 @@ class Servers:
         *others, last = self.order(session)
         for url in (*others, last):
             try:
-                return await ask(url)
+                return await (ask(url) if url is last else self._unless_hung(url, ask(url)))
             except PromptRefused:
                 raise
             except (ConfigError, CheckFailed) as error:
@@ -84,14 +88,27 @@ class Servers:
                 _logger.warning("%s is left for the next server: %s", named(url), error)
         raise AssertionError("the last server answers, or raises")
 
+    async def _unless_hung(self, url: str, asked: Awaitable[_Answer]) -> _Answer:
+        """The answer of ``asked``; Unreachable once ``url`` hangs: a machine without power closes no connection."""
+        task = asyncio.ensure_future(asked)
+        try:
+            while not (await asyncio.wait({task}, timeout=_EVERY_S))[0]:
+                if time.monotonic() - self._silent.get(url, math.inf) > _HUNG_S:
+                    raise Unreachable(f"{named(url)} hangs: {self._health} has no answer")
+            return task.result()
+        finally:
+            task.cancel()
+
     async def ask_health(self, http: Http) -> None:
         await asyncio.gather(*(self._ask_health(http, url) for url in self._urls))
 
     async def _ask_health(self, http: Http, url: str) -> None:
         try:
             healthy = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200
+            self._silent.pop(url, None)
         except ConfigError:
             healthy = False
+            self._silent.setdefault(url, time.monotonic())
         if healthy:
             self._away.discard(url)
         else:

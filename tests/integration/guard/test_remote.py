@@ -58,6 +58,27 @@ def test_a_server_that_computes_otherwise_is_never_ready(app, server, bundles, f
             assert ask(client).status_code == 503
 
 
+@pytest.mark.parametrize("words", ["is currently busy and cannot accept new requests.", "prefill token backlog limit."])
+def test_a_full_queue_of_vllm_is_429_and_costs_no_check(app, server, words):
+    """vLLM says it with 503, as a proxy before a dead server does."""
+    with TestClient(app) as client:
+        assert ask(client).status_code == 200
+        right, asked = server.answer, []
+
+        def full(path, body):
+            if "completions" not in path:
+                return right(path, body)
+            asked.append(body)
+            return 503, {"error": {"message": f"The engine {words} Please try again later", "code": 503}}
+
+        server.answer = full
+        assert [ask(client).status_code for _ in range(3)] == [429] * 3
+        assert client.get("/v1/guard/health").status_code == 200
+        assert all("vllm_xargs" in body for body in asked), "golden rows name no weights"
+        server.answer = right
+        assert ask(client).json()["complete"] is True
+
+
 @pytest.mark.parametrize("away", ["no answer", "a proxy's 502"])
 def test_a_server_that_was_away_must_show_again_what_it_is(app, server, away):
     with TestClient(app) as client:

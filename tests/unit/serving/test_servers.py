@@ -45,6 +45,49 @@ def test_a_server_that_is_up_keeps_its_conversations_and_one_that_is_gone_does_n
     assert servers.order("session")[0] == (second if away else own)
 
 
+def test_what_one_that_hangs_was_asked_goes_to_the_next(servers, monkeypatch):
+    """A machine without power closes no connection; one that is busy answers in the end."""
+    own, second, _ = servers.order("session")
+    health: dict[str, object] = dict.fromkeys(URLS, 200)
+
+    class Asked:
+        async def send(self, url, body, seconds):
+            if isinstance(error := health[url.removesuffix("/health")], Exception):
+                raise error
+            return error, ""
+
+    monkeypatch.setattr("alora.serving.servers._EVERY_S", 0.01)
+    monkeypatch.setattr("alora.serving.servers._HUNG_S", 0.05)
+    ended: list[str] = []
+
+    async def ask(url):
+        try:
+            await asyncio.sleep(0.3 if url == own else 0)
+        finally:
+            ended.append(url)
+        return url
+
+    async def answered(trouble, again):
+        """Who answers while the health of the first one is ``trouble``, and, soon after, ``again``."""
+        asked = asyncio.ensure_future(servers.first("session", ask))
+        await asyncio.sleep(0)
+        for health[own] in (trouble, again):
+            await servers.ask_health(Asked())
+            await asyncio.sleep(0.02)
+        return await asked
+
+    for trouble, again, answers in (
+        (503, 503, own),
+        (Unreachable("silent"), 503, own),
+        (Unreachable("silent"), 200, own),
+        (Unreachable("silent"), Unreachable("silent"), second),
+    ):
+        health[own] = 200
+        asyncio.run(servers.ask_health(Asked()))
+        assert asyncio.run(answered(trouble, again)) == answers
+    assert (ended.count(own), ended.count(second)) == (4, 1)
+
+
 def test_one_that_is_healthy_again_has_its_conversations_back(servers):
     own = servers.order("session")[0]
     answers = dict.fromkeys(URLS, 200)
