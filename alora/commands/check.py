@@ -134,8 +134,7 @@ class _Check:
     def _balance(self, policy: Policy, name: str, rows: Rows) -> list[Finding]:
         if rows or not self.battery:
             return check_balance(name, rows, policy, needed=name in NEEDED)
-        severity = ERROR if name in NEEDED else WARNING
-        return [Finding(severity, "UNLABELLED", name, "no row is labelled for it; add rows, or leave it out")]
+        return [Finding(ERROR, "UNLABELLED", name, "no row is labelled for it; add rows, or leave it out")]
 
     def labels(self) -> None:
         """Labels that the words of other rows doubt, and a judge, where there is one."""

@@ -22,7 +22,7 @@ from alora.config.describe import without_effect
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
-from alora.data.splits import read_shared_rows
+from alora.data.splits import known_rows, read_shared_rows
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.predict import Predictions, predict
@@ -62,11 +62,12 @@ def run(recipe: Recipe) -> int:
     left_out.require_some(subjects)
     for name, error in left_out.items():
         note(f"{name} is left out: {error}")
-    train, not_train = _training_rows(recipe, artifact, data, policies)
+    train, held, not_train = _training_rows(recipe, artifact, data, policies)
     for name in sorted(not_train.keys() & subjects.keys()):
         note(f"{name}: no bag of words: {not_train[name]}")
     going = [subject for name, subject in subjects.items() if name not in left_out]
-    judged = _evaluate(recipe, going, rows, train, IN_ARTIFACT if artifact.bundles or artifact.run else IN_RECIPE)
+    shorten = IN_ARTIFACT if artifact.bundles or artifact.run else IN_RECIPE
+    judged = _evaluate(recipe, going, rows, train, known_rows(rows, [*train, *held]), shorten)
     evaluations = [evaluation for one in judged for evaluation in one.evaluations]
     _write(recipe, file, pages, judged, subjects, data)
     if recipe.json:
@@ -83,21 +84,29 @@ def _rows(source: Source | None, data: DataSettings, policies: Sequence[Policy])
 
 def _training_rows(
     recipe: Recipe, artifact: Artifact, data: DataSettings, policies: Sequence[Policy]
-) -> tuple[Rows, LeftOut]:
-    """``data.train`` of the command; else what the artifact's run trained on, where that is still to be had."""
+) -> tuple[Rows, Rows, LeftOut]:
+    """``data.train`` of the command; else what the artifact's run trained on, where that is still to be had, and what
+    it held out."""
     run = saved_run(artifact)
     others = run is not None and data.train != run.data.train and "data.train" in recipe.said
     if data.train is None or run is None or others:
-        return _rows(data.train, data, policies)
+        rows, unread = _rows(data.train, data, policies)
+        return rows, [], unread
     try:
-        rows, _, unread = trained_rows(artifact)
+        return trained_rows(artifact)
     except (ConfigError, DataError) as error:
         note(f"no bag of words: {error}")
-        return [], LeftOut()
-    return rows, unread
+        return [], [], LeftOut()
 
 
-def _evaluate(recipe: Recipe, subjects: Sequence[Subject], rows: Rows, train: Rows, in_long_rows: str) -> list[Judged]:
+def _evaluate(
+    recipe: Recipe,
+    subjects: Sequence[Subject],
+    rows: Rows,
+    train: Rows,
+    trained_on: Mapping[str, int],
+    in_long_rows: str,
+) -> list[Judged]:
     base = subjects[0].load_base()
     check_bases([subject.bundle for subject in subjects if subject.bundle], base)
     renderer = Renderer(base.tokenizer, subjects[0].prompt, subjects[0].base.template_kwargs)
@@ -111,7 +120,8 @@ def _evaluate(recipe: Recipe, subjects: Sequence[Subject], rows: Rows, train: Ro
         if len(predicted.label_ids_N) == 0:
             note(f"{predicted.policy.id}: no test row is labelled for it, so it is left out")
             continue
-        methods = [_of_adapter(recipe, subject, predicted), *_baseline(recipe, predicted.policy, train, rows)]
+        known = trained_on[predicted.policy.id]
+        methods = [_of_adapter(recipe, subject, predicted, known), *_baseline(recipe, predicted.policy, train, rows)]
         asked = {"test": [row for row in rows if predicted.policy.id in row.labels]}
         judged.append(Judged(predicted.policy, methods, asked))
     if not judged:
@@ -155,13 +165,13 @@ def _settings(recipe: Recipe, subject: Subject, data: DataSettings) -> dict[str,
     }
 
 
-def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions) -> Scored:
+def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions, trained_on: int) -> Scored:
     """An adapter without a manifest has no operating point: temperature 1, threshold one half."""
     point = OperatingPoint() if subject.bundle is None else subject.bundle.manifest.operating_point
     if subject.bundle is None:
         note(f"{subject.folder} has no manifest, so no threshold of its own: reported at 0.5, uncalibrated")
     method, digest = "alora" if subject.weights.spec.activated else "lora", subject.weights.digest
-    found = evaluate(predicted, point, recipe.evaluation, method=method, adapter_digest=digest)
+    found = evaluate(predicted, point, recipe.evaluation, method=method, adapter_digest=digest, trained_on=trained_on)
     return Scored(found, {"test": predicted})
 
 

@@ -11,7 +11,7 @@ from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.named import chosen, is_chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.commands.output import report_file_in, say, say_json, table, write_json
-from alora.commands.run_rows import measured_settings, read_for
+from alora.commands.run_rows import measured_settings, note_leak, read_for
 from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
@@ -49,11 +49,15 @@ def run(recipe: Recipe) -> int:
     members = _members(bundles, base, rows)
     before = None if earlier is None else _members(earlier, base, rows)
     found = report(members, before, rows, recipe.evaluation, recipe.fleet)
-    write_json(file, found.as_dict() | {"rows": len(rows), "unusable": unusable})
+    content = found.as_dict() | {"rows": len(rows), "unusable": unusable}
+    write_json(file, content)
+    for name, reason in unusable.items():
+        note(f"{name} is left out: {reason}")
+    note_leak(artifact, rows, by_name, "its figures on new rows may be far lower")
     if recipe.json:
-        say_json(found.as_dict())
+        say_json(content)
     else:
-        _show(recipe, found, unusable)
+        _show(recipe, found)
         say(f"\nwritten to {file}")
     return int(bool(found.regressed or unusable))
 
@@ -85,7 +89,7 @@ def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[Labelle
     ]
 
 
-def _show(recipe: Recipe, found: FleetReport, unusable: dict[str, str]) -> None:
+def _show(recipe: Recipe, found: FleetReport) -> None:
     table(HEADINGS, table_rows(found.evaluations))
     if found.drifts:
         figures = recipe.fleet.figures
@@ -95,8 +99,6 @@ def _show(recipe: Recipe, found: FleetReport, unusable: dict[str, str]) -> None:
             [_drift_cells(drift, figures) for drift in found.drifts],
         )
     _show_crossfire(found)
-    for name, reason in unusable.items():
-        note(f"{name} is left out: {reason}")
 
 
 def _drift_cells(drift: PolicyChange, figures: Sequence[str]) -> list[str]:

@@ -67,6 +67,8 @@ def report_file(output: str | Path, kind: str, *homes: Path) -> Path:
 def report_file_in(output: str | None, name: str, kind: str, *homes: Path) -> Path:
     """:func:`report_file` for ``output``, or for ``name`` where that is a folder; None is the working folder."""
     path = Path.cwd() if output is None else Path(output)
+    if path.suffix != ".json" and path.is_file():
+        raise ConfigError(f"output={path} is a file, and no report; give a folder, or NAME.json")
     return report_file(path if path.suffix == ".json" else path / name, kind, *homes)
 
 

@@ -1,6 +1,7 @@
 """Labelled rows next to an artifact: read as its run read its own, where the command says nothing else."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -10,8 +11,9 @@ from alora.bundle.named import saved_run
 from alora.config.precedence import over
 from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, named
-from alora.data.splits import hold_out, read_shared_rows, rows_digest
-from alora.errors import ConfigError, LeftOut
+from alora.data.splits import hold_out, known_rows, read_shared_rows, rows_digest
+from alora.errors import AloraError, ConfigError, LeftOut
+from alora.notes import note
 from alora.policy import load_policies
 from alora.training.claim import open_claim
 
@@ -98,3 +100,12 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
             f"the rows of {named(data.train)} are not those that {artifact.run} was trained on: the file has changed"
         )
     return rows, held, unread
+
+
+def note_leak(artifact: Artifact, rows: Rows, policies: Collection[str], what: str) -> None:
+    """Warn of ``rows`` that the artifact's run trained on, where its own are still to be had; ``what`` they are for."""
+    with contextlib.suppress(AloraError):
+        for name, count in sorted(known_rows(rows, trained_rows(artifact)[0]).items()):
+            if name in policies:
+                asked = sum(name in row.labels for row in rows)
+                note(f"warning: {name}: {count} of {asked} rows are rows that it was trained on; {what} [LEAK]")

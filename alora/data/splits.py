@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from alora.config.paths import POLICY_PLACE
@@ -129,6 +129,16 @@ def read_shared_rows(
     rows, left_out = read_policy_rows(source, settings, policies, findings)
     rows = [replace(row, weight=weights[row.source]) for row in rows] if weights else rows
     return merge_rows(rows) if POLICY_PLACE in named(source) else rows, left_out
+
+
+def known_rows(rows: Iterable[LabelledConversation], known: Iterable[LabelledConversation]) -> Counter[str]:
+    """How many of ``rows`` read as one of ``known`` (:func:`text_digest`), by each policy that both have a label of."""
+    taught: dict[str, set[str]] = {}
+    for row in known:
+        taught.setdefault(text_digest(row.conversation), set()).update(row.labels)
+    return Counter(
+        name for row in rows for name in taught.get(text_digest(row.conversation), set()) & row.labels.keys()
+    )
 
 
 def source_of(source: Source, policy: Policy) -> Source:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from alora.adapter.folder import AdapterWeights, silent_adapter
 from alora.base.load import LoadedBase
 from alora.config.schema import EvaluationSettings
-from alora.data.splits import Splits
+from alora.data.splits import Splits, known_rows
 from alora.errors import AloraError
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.calibration import all_probabilities, fit_operating_point, fit_rules
@@ -45,6 +45,7 @@ def compare_with_baselines(
     suffixes = [*map(renderer.suffix, policies), *rules]
     with Scorer(base, [*adapters, *silent], store=store) as scorer:
         answers = predict_parts(scorer, renderer, [*policies, *policies], suffixes, parts, "evaluating")
+    trained_on = known_rows(splits.test, [*splits.train, *splits.validation])
     scored: dict[str, list[Scored]] = {}
     failed: dict[str, AloraError] = {}
     for index, (policy, adapter) in enumerate(zip(policies, adapters, strict=True)):
@@ -63,6 +64,7 @@ def compare_with_baselines(
                     settings,
                     adapter if method == kind else None,
                     seed,
+                    trained_on[policy.id],
                 )
                 for method, predicted in methods.items()
             ]
@@ -77,6 +79,7 @@ def _calibrated(
     settings: EvaluationSettings,
     adapter: AdapterWeights | None,
     seed: int,
+    trained_on: int,
 ) -> Scored:
     """Figures on the last part, at an operating point that is fitted on the validation rows."""
     known, (split, asked) = predicted["validation"], list(predicted.items())[-1]
@@ -85,6 +88,14 @@ def _calibrated(
     rules = fit_rules(known_NL, known.label_ids_N, known.policy.labels, settings)
     digest = None if adapter is None else adapter.digest
     evaluation = evaluate(
-        asked, point, settings, method=method, split=split, adapter_digest=digest, seed=seed, rules=rules
+        asked,
+        point,
+        settings,
+        method=method,
+        split=split,
+        adapter_digest=digest,
+        seed=seed,
+        rules=rules,
+        trained_on=trained_on,
     )
     return Scored(evaluation, predicted)

@@ -26,8 +26,8 @@ def doubts(evaluations: Sequence[Evaluation]) -> list[Finding]:
     """Warnings about each adapter among ``evaluations``, compared with the other methods on its policy's rows.
 
     ``WORDS_BEAT_ADAPTER`` and ``PROMPT_BEATS_ADAPTER`` go by AUROC in three digits; ``AUROC_COVERS_CHANCE`` by the
-    lower bound of its interval; ``ONE_CLASS``: there is no AUROC; ``FEW_POSITIVES`` is of the rows that the
-    threshold was fitted on, ``CALIBRATION_AT_BOUND`` of the temperature.
+    lower bound of its interval; ``LEAK``: it knows some of the rows; ``ONE_CLASS``: there is no AUROC;
+    ``FEW_POSITIVES`` is of the rows that the threshold was fitted on, ``CALIBRATION_AT_BOUND`` of the temperature.
     """
     return [
         Finding(WARNING, code, own.policy, text)
@@ -38,6 +38,12 @@ def doubts(evaluations: Sequence[Evaluation]) -> list[Finding]:
 
 
 def _against(own: Evaluation, others: Sequence[Evaluation]) -> Iterator[tuple[str, str]]:
+    if own.trained_on:
+        yield (
+            "LEAK",
+            f"{own.trained_on} of its {own.metrics.rows} {own.split} rows are rows that it was trained on or "
+            "calibrated by, so its figures on new rows may be far lower; measure on others",
+        )
     auroc, rows = own.metrics.figures["auroc"], f"{own.metrics.rows} {own.split} rows"
     if auroc.value is None:
         yield "ONE_CLASS", f"its {rows} are all of one class, so nothing says whether it works; add rows of the other"
@@ -53,6 +59,8 @@ def _against(own: Evaluation, others: Sequence[Evaluation]) -> Iterator[tuple[st
     for other in others:
         code, name, remedy = _CHEAPER.get(other.method, ("", "", ""))
         value = other.metrics.value("auroc")
+        if own.trained_on and other.method == "bag_of_words":
+            continue  # which was fitted on them, too
         if code and value is not None and round(value, 3) >= round(auroc.value, 3):
             yield code, f"AUROC {auroc.value:.3f} on {rows} is not above {value:.3f} of {name}; {remedy}"
     point = own.operating_point

@@ -63,7 +63,8 @@ class Evaluation:
     ``method`` is "alora", "lora", "bag_of_words", ...; ``split`` is what the rows are to the adapter ("test").
     ``adapter_digest`` is None for a method that has no adapter. ``confusion`` counts rows: one line for each label that
     they carry, one column for each label that the verdict gives. ``rules`` are thresholds on a label's own probability,
-    fitted like the verdict's, for each label of three or more.
+    fitted like the verdict's, for each label of three or more. ``trained_on`` counts the rows that the adapter was
+    trained on or calibrated by, as far as is known.
     """
 
     policy: str
@@ -76,6 +77,7 @@ class Evaluation:
     truncated: int = 0
     confusion: tuple[tuple[int, ...], ...] = ()
     rules: Mapping[str, float] = field(default_factory=dict)
+    trained_on: int = 0
 
     def __post_init__(self) -> None:
         if self.metrics.threshold != self.operating_point.threshold:
@@ -89,6 +91,8 @@ class Evaluation:
             self.rules.keys() <= self.label_counts.keys() and all(0 <= rule <= NEVER for rule in self.rules.values())
         ):
             raise ValueError(f"{self.policy}: the rules {dict(self.rules)} are no thresholds of its labels")
+        if not 0 <= self.trained_on <= self.metrics.rows:
+            raise ValueError(f"{self.policy}: trained on {self.trained_on} of {self.metrics.rows} rows")
         if not 0 <= self.truncated <= self.metrics.rows or min(self.label_counts.values(), default=0) < 0:
             raise ValueError(f"{self.policy}: {self.truncated} truncated, {dict(self.label_counts)}: no counts of rows")
 

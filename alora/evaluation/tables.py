@@ -44,6 +44,7 @@ def evaluate(
     adapter_digest: str | None = None,
     seed: int = 0,
     rules: Mapping[str, float] | None = None,
+    trained_on: int = 0,
 ) -> Evaluation:
     """Figures of ``predictions`` at an operating point that was fitted on other rows.
 
@@ -67,6 +68,7 @@ def evaluate(
         truncated=predictions.truncated,
         confusion=tuple(map(tuple, confusion_LL.tolist())),
         rules=rules or {},
+        trained_on=trained_on,
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alora.errors import AdapterError, ConfigError
 from alora.policy import Policy
-from alora.verdict import Calibration, highest, label_probabilities, make_verdict
+from alora.verdict import Calibration, Verdict, Verdicts, highest, label_probabilities, make_verdict
 
 POLICY = Policy("refunds", "Promised refunds", "No refund is promised.")
 TERNARY = Policy("tone", "Tone", "Stay polite.", ("rude", "dry", "warm"), ("A", "B", "C"))
@@ -104,3 +104,13 @@ def test_a_threshold_that_is_none(threshold):
 def test_importing_verdict_does_not_import_torch():
     code = "import sys, alora.verdict; assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_one_policy_that_is_violated_is_enough():
+    fine, broken = (
+        Verdict(name, label, chance, 0.5, "d", {})
+        for name, label, chance in (("a", "ok", 0.4), ("b", "violation", 0.5))
+    )
+    assert [Verdicts("c", found, 3).violated for found in ((fine,), (fine, broken), (broken, fine), ())] == [
+        False, True, True, False
+    ]  # fmt: skip

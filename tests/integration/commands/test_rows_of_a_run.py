@@ -234,3 +234,27 @@ def test_a_run_that_names_no_rows_any_more_says_so(place, capsys):
     assert main(["recalibrate", f"artifact={place / 'run'}"]) == 2
     assert "internal" not in capsys.readouterr().err
     assert evaluated(place).keys() == {"alora"}
+
+
+def test_figures_on_rows_that_the_run_was_trained_on_are_no_news(place, capsys):
+    """Nor do they say anything of a bag of words, which knows them, too."""
+    run_yaml = place / "run/run.yaml"  # which names the first folder's rows
+    first = run_yaml.read_text().split("train: ", 1)[1].split("\n")[0]
+    run_yaml.write_text(run_yaml.read_text().replace(first, str(place / "train.jsonl")))
+    evaluated(place)
+    assert "LEAK" not in capsys.readouterr().err
+    lines = (place / "train.jsonl").read_text().splitlines()[:30] + (place / "test.jsonl").read_text().splitlines()
+    (place / "mixed.jsonl").write_text("\n".join(lines))
+    evaluated(place, f"data.test={place / 'mixed.jsonl'}")
+    told = capsys.readouterr().err
+    assert "30 of its 54 test rows are rows that it was trained on or calibrated by" in told
+    assert "WORDS_BEAT_ADAPTER" not in told
+    evaluated_strictly = ["evaluate", f"artifact={place / 'run'}", f"data.test={place / 'mixed.jsonl'}", "strict=true"]
+    assert main([*evaluated_strictly, f"output={place / 'out'}"]) == 1
+
+
+def test_an_output_that_is_a_file_of_the_users_is_refused_before_anything_is_scored(place, capsys):
+    (place / "policy.yaml").write_text("mine")
+    command = ["evaluate", f"artifact={place / 'run'}", f"data.test={place / 'test.jsonl'}"]
+    assert main([*command, f"output={place / 'policy.yaml'}"]) == 2
+    assert "policy.yaml is a file, and no report" in capsys.readouterr().err

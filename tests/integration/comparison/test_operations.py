@@ -359,6 +359,22 @@ def test_a_policy_whose_rows_cannot_be_read_fails_and_is_named(place, battery, t
         assert fleet(place, battery, f"data.test={tmp_path}/%policy%.jsonl") == code
         assert list(json.loads((battery / "fleet.json").read_text())["unusable"]) == ["blue"] * code
     assert "blue is left out" in capsys.readouterr().err
+    assert fleet(place, battery, f"data.test={tmp_path}/%policy%.jsonl", "json=true") == 1
+    told = capsys.readouterr()
+    assert "blue is left out" in told.err
+    assert json.loads(told.out) == json.loads((battery / "fleet.json").read_text())
+
+
+def test_rows_that_the_run_was_trained_on_are_told(place, tmp_path, capsys):
+    """In its folder: a battery elsewhere does not know them."""
+    of_run, known = place / "run/battery", f"{place / 'train.jsonl'}"
+    for rows, leaks in ((known, 2), (f"{place / 'test.jsonl'}", 0)):
+        assert fleet(place, of_run, f"data.test={rows}", f"output={tmp_path}") == 0
+        assert capsys.readouterr().err.count("[LEAK]") == leaks
+        assert recalibrate(place, of_run, f"data.validation={rows}", f"output={tmp_path / 'again'}") == 0
+        told = capsys.readouterr().err
+        assert told.count("[LEAK]") == leaks
+        assert not leaks or "red: 40 of 40 rows are rows that it was trained on" in told
 
 
 def test_no_word_of_a_conversation_is_in_the_report(place, battery):

@@ -91,3 +91,19 @@ def test_every_method_is_calibrated_on_validation_rows_and_measured_on_the_other
             assert item.metrics.value("ece") == pytest.approx(wanted.metrics.value("ece"), abs=1e-3)
             assert (item.split, item.label_counts) == (name, wanted.label_counts)
             assert item.adapter_digest == (adapters[place].digest if item.method == "alora" else None)
+
+
+def test_rows_that_an_adapter_was_trained_on_or_calibrated_by_are_counted():
+    base = make_base()
+    renderer = Renderer(base.tokenizer, PROMPT)
+    adapters = [
+        random_adapter(base.model, seed=seed, invocation=renderer.suffix(policy).invocation_ids)
+        for seed, policy in enumerate(POLICIES)
+    ]
+    train, validation = rows(0, 30), rows(1, 30)
+    splits = Splits(train, validation, (*rows(2, 30), *train[:7], *validation[:2]))
+    found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, splits, SETTINGS, seed=3)
+    counts = {name: {scored.evaluation.trained_on for scored in methods} for name, methods in found.items()}
+    assert counts == {"red": {6}, "blue": {9}}, "rows 0 and 5 of training and row 0 of validation are blue's alone"
+    found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, Splits(train, validation), SETTINGS, seed=3)
+    assert {scored.evaluation.trained_on for methods in found.values() for scored in methods} == {0}

@@ -351,3 +351,21 @@ def test_rows_as_tokens(tmp_path, base, capsys, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert run(shown) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_policy_without_a_test_row_is_an_error_as_training_leaves_it_out(tmp_path, base, capsys):
+    def labelled(names, word):
+        labels = [dict.fromkeys(names, label) for label in ("violation", "ok")]
+        return [{"prompt": f"{word} {n} {'abcdefgh'[n % 8]}", "labels": labels[n % 2]} for n in range(60)]
+
+    policies = write(tmp_path, "two.yaml", [json.dumps([{"id": "a", "rule": "R."}, {"id": "b", "rule": "R."}])])
+    data = DataSettings(
+        train=write(tmp_path, "train.jsonl", labelled("ab", "talk")),
+        validation=write(tmp_path, "validation.jsonl", labelled("ab", "chat")),
+        test=write(tmp_path, "test.jsonl", labelled("a", "note")),
+    )
+    told = Recipe(base=BaseSettings(source=base), policy=PolicySettings(file=policies), policies=["*"], data=data)
+    assert run(told) == 2
+    assert (
+        "error: b: test: no row is labelled for it; add rows, or leave it out [UNLABELLED]" in capsys.readouterr().out
+    )

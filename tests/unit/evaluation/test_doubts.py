@@ -42,6 +42,7 @@ CASES = {
     "a threshold on nine positives": (method("alora", 2.0, fitted=(60, 9)), [], ["FEW_POSITIVES"]),
     "on ten": (method("alora", 2.0, fitted=(60, 10)), [], []),
     "at a bound": (method("alora", 2.0, temperature=TEMPERATURE_BOUNDS[1]), [], ["CALIBRATION_AT_BOUND"]),
+    "rows that it knows": (replace(method("alora", 9.0), trained_on=3), [method("bag_of_words", 9.0)], ["LEAK"]),
     "all of it": (
         method("alora", 0.0, temperature=TEMPERATURE_BOUNDS[0]),
         [method("bag_of_words", 2.0), method("prompt", 1.0)],
