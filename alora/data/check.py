@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 from alora.data.conversation import Conversation, LabelledConversation
-from alora.data.messages import usual_role
+from alora.data.messages import STAMP, usual_role
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
 from alora.findings import ERROR, WARNING, Finding
 from alora.policy import Policy
@@ -15,7 +15,7 @@ FEW_ROWS = 8  # of one label: below this a metric is noise
 LEAST_POSITIVES = 10  # validation rows that a threshold is fitted on
 RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
-_SPEAKER = re.compile(r"^[ \t]*(\w[\w .-]{0,30}):(?!//)", re.MULTILINE)
+_SPEAKER = re.compile(rf"^[ \t]*{STAMP}(\w[\w .-]{{0,30}}):(?!//)", re.MULTILINE)
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]

@@ -21,6 +21,11 @@ ALIASES = {
 }
 _SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "output", "answer", "assistant"), ROLES[2])}
 _SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
+# A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z", "5/1/24, 10:00 PM -".
+_DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}"
+_TIME = r"\d{1,2}:\d\d(?:[:.,]\d{1,6}){0,2}(?:[^\S\n]?[AaPp]\.?[Mm]\.?|[ \t]?(?:Z|UTC|[+-]\d\d:?\d\d))?"
+_WHEN = rf"(?:{_DATE}(?:[,T \t]{{1,2}}{_TIME})?|{_TIME}(?:,?[ \t]{_DATE})?)"
+STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:-[ \t]{{1,4}})?)?+"
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
 _PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 
@@ -150,8 +155,10 @@ def usual_role(name: str) -> str | None:
 
 
 def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
-    """The turns of a transcript, which open a line with one of ``roles`` and a colon; none for any other text."""
-    before, *parts = re.split(rf"^[ \t]*({'|'.join(map(re.escape, roles)) or '(?!)'}):", text, flags=re.MULTILINE)
+    """The turns of a transcript, which open a line with one of ``roles`` and a colon, a time stamp before it or not;
+    none for any other text."""
+    names = "|".join(map(re.escape, roles)) or "(?!)"
+    before, *parts = re.split(rf"^[ \t]*{STAMP}({names}):", text, flags=re.MULTILINE)
     if before.strip():
         return []
     return [{"role": role, "content": said.strip()} for role, said in zip(parts[::2], parts[1::2], strict=True)]

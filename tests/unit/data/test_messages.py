@@ -1,13 +1,14 @@
 """Messages of every dialect become the same ones, and what was read otherwise is noted."""
 
 import json
+import time
 
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.columns import detect_columns
 from alora.data.conversation import Rejected, read_labelled, stream_conversations
-from alora.data.messages import Message, ToolCall, conversation_of
+from alora.data.messages import Message, ToolCall, conversation_of, spoken
 from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy
@@ -378,6 +379,37 @@ def test_a_transcript_in_one_cell_is_turns_where_the_settings_name_its_speakers(
     for role_map, text in (({}, TRANSCRIPT), ({"Agent": "assistant"}, "As Agent: said"), ({"A.": "user"}, "AB: c")):
         conversation, _ = read({"chat": text}, columns=columns, role_map=role_map)
         assert conversation.messages == (Message("user", text),)
+
+
+STAMPS = (
+    *("[10:00] ", "(10:00) ", "10:00:05 ", "2024-05-01 10:00 ", "[2024-05-01T10:00Z] ", "[10:00]", " 01.05.2024 "),
+    *("[5/1/24, 10:00:05\u202fPM] ", "5/1/24, 10:00 - ", "[10:00 AM, 5/1/2024] ", "2024-05-01 10:00:05.123+02:00\t"),
+)
+
+
+@pytest.mark.parametrize("stamp", STAMPS)
+def test_a_time_stamp_before_a_speaker_is_no_part_of_the_text(stamp):
+    text = f"{stamp}Bot: Hello!\n10:00 it is\n[x] Bot: me\n{stamp}Caller: 10:01 Bot: hi"
+    columns, roles = ColumnSettings(messages="chat"), {"Bot": "assistant", "Caller": "user"}
+    conversation, _ = read({"chat": text}, columns=columns, role_map=roles)
+    assert conversation.messages == (
+        Message("assistant", "Hello!\n10:00 it is\n[x] Bot: me"),
+        Message("user", "10:01 Bot: hi"),
+    )
+
+
+def test_what_stands_before_a_speaker_and_is_no_time_stamp_is_text():
+    for before in ("10:00", "[a] ", "1.1 ", "10 ", "http://", "10:00 then ", "[10:00 ", "10:00: "):
+        text = f"{before}Bot: hi"
+        conversation, _ = read({"chat": text}, columns=ColumnSettings(messages="chat"), role_map={"Bot": "assistant"})
+        assert conversation.messages == (Message("user", text),)
+
+
+@pytest.mark.parametrize("part", ["10:00", "10:00 ", "[10:00", "2024-05-01 ", "1:1", "9", " ", "\n", "[1:00] - "])
+def test_a_hostile_text_is_searched_for_stamps_in_linear_time(part):
+    start = time.process_time()
+    assert spoken(part * 200_000, ["Bot"]) == []
+    assert time.process_time() - start < 5
 
 
 def test_another_spelling_of_a_mapped_label_is_mapped_as_well(tmp_path):
