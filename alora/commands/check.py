@@ -21,7 +21,15 @@ from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.show_rows import show_rows
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import Recipe
-from alora.data.check import Rows, check_balance, check_duplicates, check_turns, count_labels, describe_positive
+from alora.data.check import (
+    Rows,
+    check_balance,
+    check_duplicates,
+    check_roles,
+    check_turns,
+    count_labels,
+    describe_positive,
+)
 from alora.data.conversation import read_labelled
 from alora.data.splits import hold_out, merge_rows, read_policy_rows, source_of
 from alora.errors import AloraError, DataError, first_line
@@ -121,7 +129,10 @@ class _Check:
     def rows(self) -> None:
         """Balance of each policy's rows; duplicates and leakage among them, or, in a shared file, among all rows."""
         self.findings += check_turns("train", self.splits.get("train", ()))
-        own_files = any(POLICY_PLACE in str(getattr(self.recipe.data, name)) for name in SPLITS)
+        data, read = self.recipe.data, [row for rows in self.splits.values() for row in rows]
+        if self.splits and all(name in self.splits for name in SPLITS if getattr(data, name) is not None):
+            self.findings += check_roles(data.role_map, read, self.notes)
+        own_files = any(POLICY_PLACE in str(getattr(data, name)) for name in SPLITS)
         for policy in self.policies:
             mine = {name: [row for row in rows if policy.id in row.labels] for name, rows in self.splits.items()}
             found = [finding for name, rows in mine.items() for finding in self._balance(policy, name, rows)]

@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
 from alora.data.conversation import Conversation, LabelledConversation
-from alora.data.messages import STAMP, usual_role
+from alora.data.messages import ROLES, STAMP, listed, role_note, usual_role
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
 from alora.findings import ERROR, WARNING, Finding
 from alora.policy import Policy
@@ -48,17 +48,33 @@ def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
 
 def check_turns(name: str, rows: Rows) -> list[Finding]:
     """Most rows are one message that reads as a transcript: an app sends such turns with roles, so in other tokens."""
-    speakers = Counter[str]()
-    for row in rows:
-        if len(row.conversation.messages) == 1:
-            speakers.update(set(_SPEAKER.findall(row.conversation.messages[0].content)))
-    common = [speaker for speaker, count in speakers.most_common(2) if count > len(rows) / 2]
+    common = [speaker for speaker, count in _speakers(rows).most_common(2) if count > len(rows) / 2]
     if len(common) < 2:
         return []
     first, second = sorted(common)
     roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in (first, second))
     text = f"most rows are one message with lines of '{first}:' and '{second}:', and an app sends turns; if these are "
     return [Finding(WARNING, "TRANSCRIPT", name, f"{text}turns, say who speaks: 'data.role_map={{{roles}}}'")]
+
+
+def _speakers(rows: Rows) -> Counter[str]:
+    """In how many rows of one message lines open with each name."""
+    single = [row.conversation.messages for row in rows if len(row.conversation.messages) == 1]
+    return Counter(name for (message,) in single for name in dict.fromkeys(_SPEAKER.findall(message.content)))
+
+
+def check_roles(role_map: Mapping[str, str], rows: Rows, notes: Iterable[str]) -> list[Finding]:
+    """Names of ``role_map`` that no turn has, by the ``notes`` on all ``rows``; a role's own name is noted nowhere."""
+    known = set(notes)
+    unused = [name for name, role in role_map.items() if name not in ROLES and role_note(name, role) not in known]
+    if not unused:
+        return []
+    roles = {message.role for row in rows for message in row.conversation.messages}
+    found = [f"roles {', '.join(sorted(roles))}", *sorted(note for note in known if note.startswith("role "))]
+    if speakers := [name for name, _ in _speakers(rows).most_common(4)]:
+        found.append(f"texts with lines of {listed(speakers)}, which are turns only if the first line is of role_map")
+    text = f"no turn is of {listed(unused)}; correct it or leave it out; found: {'; '.join(found)}"
+    return [Finding(WARNING, "ROLE_UNUSED", "data.role_map", text)]
 
 
 def describe_positive(name: str, rows: Rows, policy: Policy) -> str:

@@ -154,6 +154,11 @@ def usual_role(name: str) -> str | None:
     return known if known in ROLES else None
 
 
+def role_note(name: Any, role: str) -> str:
+    """The note on turns of ``name``."""
+    return f"role {shortened(name)} is read as {role}"
+
+
 def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
     """The turns of a transcript, which open a line with one of ``roles`` and a colon, a time stamp before it or not;
     none for any other text."""
@@ -225,7 +230,7 @@ class _Reader:
         known = self._settings.role_map.get(role) if isinstance(role, str) else None
         known = known or (usual_role(role) if isinstance(role, str) else None)
         if known in ROLES:
-            self._findings.notes[f"role {shortened(role)} is read as {known}"] += 1
+            self._findings.notes[role_note(role, known)] += 1
             return known
         text = f"role is {kind(role)}, not one of {', '.join(ROLES)} (of rows: data.role_map={{ROLE: user}} maps it)"
         self._add("ROLE_UNKNOWN", text)

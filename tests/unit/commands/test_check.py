@@ -97,6 +97,29 @@ def test_transcripts_in_one_message_are_doubtful(tmp_path, base, capsys):
     assert capsys.readouterr().out.count("[TRANSCRIPT]") == 1
 
 
+def test_a_role_that_no_turn_has_is_doubtful(tmp_path, base, capsys):
+    def chats(word, speaker="Bot"):
+        given = [item["messages"][0]["content"] for item in rows(word=word)]
+        texts = [f"[10:00] {speaker}: {text}\n[10:01] Caller: Ada" for text in given]
+        return [{"chat": text, "label": ("violation", "ok")[n % 2]} for n, text in enumerate(texts)]
+
+    def check(**roles):
+        files = {"train": train, "validation": write(tmp_path, "v.jsonl", chats("chat"))}
+        run(recipe(base, DataSettings(**files, columns=ColumnSettings(messages="chat"), role_map=roles)))
+        return [line for line in capsys.readouterr().out.splitlines() if "[ROLE_UNUSED]" in line]
+
+    train = write(tmp_path, "t.jsonl", [*chats("talk"), *chats("sing", "Ann")])
+    assert check(Bot="assistant", Caller="user", Ann="assistant", user="user") == []
+    (line,) = check(Bot="assistant", Caller="user", Anna="assistant", Ann="assistant", Boss="user")
+    assert line.startswith("warning: data.role_map: no turn is of 'Anna', 'Boss'; correct it or leave it out; found: ")
+    assert "found: roles assistant, user; role 'Ann' is read as assistant; role 'Bot'" in line
+    (line,) = check(Botx="assistant", Caller="user", Anna="assistant")
+    assert "no turn is of 'Botx', 'Caller', 'Anna'" in line
+    assert "found: roles user; texts with lines of 'Caller', 'Bot', 'Ann', which are turns only if" in line
+    train = str(tmp_path / "none.jsonl")
+    assert check(Botx="assistant") == []  # the file that has it may be the one that is not there
+
+
 def test_everything_wrong_is_told_in_one_run(tmp_path, base, capsys):
     bad_word = PolicySettings(title="Title", labels={"violation": "Unauthorized!", "ok": "No"})
     data = DataSettings(
