@@ -6,6 +6,7 @@ from typing import Any
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings
+from alora.data.labels import named_alone
 from alora.findings import Findings
 
 # Where no column "messages" is and none is named: lists of messages, then texts, whose names say who speaks.
@@ -44,4 +45,24 @@ def detect_columns(
     for key, name in changes.items():
         are = "are" if key.endswith("s") else "is"
         findings.notes[f"{key} {are} read from data.columns.{key}={name}"] += 1
+    return replace(columns, **changes)
+
+
+def own_columns(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> ColumnSettings:
+    """``columns``; of a row that ``alora label`` wrote, alora's own in place of those that are not there."""
+    kinds = {"messages": list, "labels": dict, "verdicts": dict}
+    if not all(isinstance(row.get(name), kind) for name, kind in kinds.items()):
+        return columns
+    usual, changes = ColumnSettings(), dict[str, Any]()
+    if columns.messages not in row and not all(name in row for name in columns.messages.split(",")):
+        changes["messages"] = usual.messages
+    named = {columns.label, *(columns.label.replace(POLICY_PLACE, policy) for policy in row["labels"])}
+    if named.isdisjoint(row) and (columns.labels not in row or named_alone(columns)):
+        changes |= {"label": usual.label, "labels": usual.labels}
+    if columns.group is not None and columns.group not in row:
+        changes["group"] = None
+    if not changes:
+        return columns
+    ungrouped = ", and is of no group of data.columns.group" if "group" in changes else ""
+    findings.notes[f"a row of alora label is read by its own columns{ungrouped}"] += 1
     return replace(columns, **changes)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.columns import detect_columns
+from alora.data.columns import detect_columns, own_columns
 from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
@@ -218,7 +218,9 @@ def _conversations(
             known, names = replace(settings, columns=columns), value.keys()
             if not decided and all(name in value for name in columns.messages.split(",")):
                 usual, decided = columns, True  # a row without any known form decides nothing
-        yield where, value, known, conversation_of(value, where, known, findings)
+        columns = own_columns(known.columns, value, findings) if isinstance(value, dict) else known.columns
+        own = known if columns is known.columns else replace(known, columns=columns)
+        yield where, value, own, conversation_of(value, where, own, findings)
 
 
 def _labelled_rows(
@@ -242,7 +244,7 @@ def _labelled_rows(
                 twice = f"id {shortened(conversation.id)} is also at {ids_seen[conversation.id]}"
                 findings.add("ID_TWICE", where, "make ids unique, or name another column: data.columns.id=NAME", twice)
             ids_seen.setdefault(conversation.id, where)
-        group = _group(value, where, settings.columns.group, findings)
+        group = _group(value, where, known.columns.group, findings)
         if conversation is not None:
             yield LabelledConversation(_spooled(conversation, spool), labels, where, group, number)
 

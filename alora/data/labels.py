@@ -28,11 +28,11 @@ def row_labels(
     """A row's label for each of ``policies`` that it has; ``own`` gathers problems of one policy's labels alone."""
     columns = settings.columns
     of_each = POLICY_PLACE in columns.label
-    many = None if of_each or _named_alone(columns) else unpacked(row.get(columns.labels))
+    many = None if of_each or named_alone(columns) else unpacked(row.get(columns.labels))
     if of_each:
         pairs = _by_column(row, where, columns.label, policies, findings, own)
-    elif columns.label not in row and (columns.labels not in row or _named_alone(columns)):
-        either = "" if _named_alone(columns) else f" or {columns.labels!r}"
+    elif columns.label not in row and (columns.labels not in row or named_alone(columns)):
+        either = "" if named_alone(columns) else f" or {columns.labels!r}"
         text = f"no column {columns.label!r}{either}; the row has {listed(row)}"
         each = f", or to {POLICY_PLACE} where each policy has a column of its name" if len(policies) > 1 else ""
         findings.add("COLUMN_MISSING", where, f"{text}; set data.columns.label=NAME{each}")
@@ -53,7 +53,7 @@ def row_labels(
     return {name: label for name, label in labels_found.items() if label is not None}
 
 
-def _named_alone(columns: ColumnSettings) -> bool:
+def named_alone(columns: ColumnSettings) -> bool:
     """Whether one label column is named, and so ``labels`` that happen to be there are none to take in its place."""
     return columns.label != ColumnSettings.label and columns.labels == ColumnSettings.labels
 

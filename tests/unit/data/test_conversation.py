@@ -258,6 +258,67 @@ def test_many_labels_for_one_policy_skip_what_is_not_annotated(tmp_path):
         read_labelled(path, DataSettings(), OTHER)
 
 
+def own(text, label=None, **more):
+    """A row as ``alora label`` writes it, with what somebody filled in."""
+    said = {"why": "uncertain", "label": "ok", "probability": 0.5}
+    messages = [{"role": "user", "content": text}]
+    return {"id": f"log.jsonl:{text}", "messages": messages, "labels": {"p": label}, "verdicts": {"p": said}, **more}
+
+
+NAMED = [
+    {"messages": "asked,told", "label": "promised"},
+    {"messages": "asked,told", "label": "promised", "labels": "gold", "id": "ticket", "group": "shop"},
+    {"messages": "asked,told", "label": "%policy%"},
+    {"messages": "asked,told", "labels": "gold"},
+]
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_rows_of_alora_label_are_read_whatever_columns_are_named(tmp_path, named):
+    theirs = {"asked": "a", "told": "b", "promised": "ok", "gold": {"p": "ok"}, "p": "ok", "ticket": "t", "shop": "s"}
+    chats = jsonl(tmp_path, theirs, name="chats.jsonl")
+    labelled = jsonl(tmp_path, own("c", "violation"), own("d"), own("e", "ok"), name="labelled.jsonl")
+    mixed = jsonl(tmp_path, own("f", "violation"), theirs | {"ticket": "u"}, own("g", "ok"), name="mixed.jsonl")
+    settings, findings = DataSettings(columns=ColumnSettings(**named)), Findings()
+    for source, texts in ((labelled, "ce"), ([chats, labelled], "ace"), ([labelled, mixed, chats], "cefaga")):
+        rows = read_labelled(source, settings, POLICY, findings)
+        assert "".join(item.conversation.messages[0].content for item in rows) == texts
+        assert [item.labels["p"] for item in rows] == ["violation" if text in "cf" else "ok" for text in texts]
+        assert [item.conversation.id for item in rows if item.conversation.messages[0].content == "c"] == [
+            "log.jsonl:c"
+        ]
+        assert {item.group for item in rows} == ({"", "s"} if "group" in named and texts != "ce" else {""})
+    ungrouped = ", and is of no group of data.columns.group" if "group" in named else ""
+    assert findings.notes[f"a row of alora label is read by its own columns{ungrouped}"] == 11
+
+
+@pytest.mark.parametrize(
+    ("other", "named", "complaint"),
+    [
+        ({"verdicts": None}, NAMED[0], "no column 'asked'"),
+        ({"labels": "ok"}, NAMED[0], "no column 'asked'"),
+        ({"messages": "Hi"}, NAMED[0], "no column 'asked'"),
+        ({"verdicts": ["p"]}, {"label": "promised"}, "no column 'promised'"),
+        ({"labels": None}, {"label": "%policy%"}, "no column 'p'"),
+        ({"verdicts": "p"}, {"group": "shop"}, "no column 'shop'"),
+    ],
+)
+def test_other_rows_without_the_columns_that_are_named_are_wrong(tmp_path, other, named, complaint):
+    path = jsonl(tmp_path, own("a", "ok"), own("b", "ok") | other)
+    with pytest.raises(DataError, match="problem") as caught:
+        read(path, columns=ColumnSettings(**named))
+    assert caught.value.findings[0].where == "train.jsonl:2"
+    assert complaint in caught.value.findings[0].problem
+
+
+def test_a_row_of_alora_label_that_has_the_columns_that_are_named_is_read_by_them(tmp_path):
+    more = {"asked": "x", "told": "y", "promised": "violation", "p": "violation", "gold": {"p": "violation"}}
+    for named in NAMED:
+        named = {key: name for key, name in named.items() if key not in ("id", "group")}
+        (found,) = read(jsonl(tmp_path, own("a", "ok", **more)), columns=ColumnSettings(**named))
+        assert (found.conversation.messages[0].content, found.labels) == ("x", {"p": "violation"})
+
+
 def test_many_policies_share_a_file(tmp_path):
     messages = row()["messages"]
     path = jsonl(tmp_path, {"messages": messages, "labels": {"p": "ok", "q": "violation"}}, row(label="ok", policy="q"))
