@@ -69,8 +69,6 @@ def _require_room(bench: Workbench) -> None:
     for rank in recipe.compare.ranks or [recipe.adapter.rank]:
         require_rank(model, rank)
     suffixes = {policy.id: bench.renderer.suffix(policy) for policy in bench.task.policies}
-    if "prompt" in recipe.compare.arms:
-        suffixes = {policy.id: bench.renderer.with_rule().suffix(policy) for policy in bench.task.policies}
     require_room(model, bench.renderer, [*splits.train, *splits.validation, *splits.test], suffixes)
 
 

@@ -62,12 +62,12 @@ def run(recipe: Recipe) -> int:
     left_out.require_some(subjects)
     for name, error in left_out.items():
         note(f"{name} is left out: {error}")
-    train, held, not_train = _training_rows(recipe, artifact, data, policies)
+    train, known, not_train = _training_rows(recipe, artifact, data, policies)
     for name in sorted(not_train.keys() & subjects.keys()):
         note(f"{name}: no bag of words: {not_train[name]}")
     going = [subject for name, subject in subjects.items() if name not in left_out]
     shorten = IN_ARTIFACT if artifact.bundles or artifact.run else IN_RECIPE
-    judged = _evaluate(recipe, going, rows, train, known_rows(rows, [*train, *held]), shorten)
+    judged = _evaluate(recipe, going, rows, train, known_rows(rows, known), shorten)
     evaluations = [evaluation for one in judged for evaluation in one.evaluations]
     _write(recipe, file, pages, judged, subjects, data)
     if recipe.json:
@@ -85,18 +85,23 @@ def _rows(source: Source | None, data: DataSettings, policies: Sequence[Policy])
 def _training_rows(
     recipe: Recipe, artifact: Artifact, data: DataSettings, policies: Sequence[Policy]
 ) -> tuple[Rows, Rows, LeftOut]:
-    """``data.train`` of the command; else what the artifact's run trained on, where that is still to be had, and what
-    it held out."""
+    """``data.train`` of the command; else what the artifact's run trained on, where that is still to be had. And the
+    rows that the adapters know: the run's own, whatever the command says, or ``data.train`` where there is no run."""
     run = saved_run(artifact)
-    others = run is not None and data.train != run.data.train and "data.train" in recipe.said
-    if data.train is None or run is None or others:
+    if run is None:
         rows, unread = _rows(data.train, data, policies)
-        return rows, [], unread
+        return rows, rows, unread
+    others = data.train is None or (data.train != run.data.train and "data.train" in recipe.said)
+    known: Rows = []
+    rows, unread = _rows(data.train, data, policies) if others else ([], LeftOut())
     try:
-        return trained_rows(artifact)
+        own, held, own_unread = trained_rows(artifact)
+        known = [*own, *held]
+        rows, unread = (rows, unread) if others else (own, own_unread)
     except (ConfigError, DataError) as error:
-        note(f"no bag of words: {error}")
-        return [], [], LeftOut()
+        if not others:
+            note(f"no bag of words: {error}")
+    return rows, known, unread
 
 
 def _evaluate(

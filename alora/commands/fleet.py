@@ -11,7 +11,7 @@ from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.named import chosen, is_chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.commands.output import report_file_in, say, say_json, table, write_json
-from alora.commands.run_rows import measured_settings, note_leak, read_for
+from alora.commands.run_rows import known_of_run, measured_settings, note_leak, read_for
 from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
@@ -48,12 +48,13 @@ def run(recipe: Recipe) -> int:
     base = load_base(base_settings)
     members = _members(bundles, base, rows)
     before = None if earlier is None else _members(earlier, base, rows)
-    found = report(members, before, rows, recipe.evaluation, recipe.fleet)
+    known = known_of_run(artifact, rows)
+    found = report(members, before, rows, recipe.evaluation, recipe.fleet, known)
     content = found.as_dict() | {"rows": len(rows), "unusable": unusable}
     write_json(file, content)
     for name, reason in unusable.items():
         note(f"{name} is left out: {reason}")
-    note_leak(artifact, rows, by_name, "its figures on new rows may be far lower")
+    note_leak(known, rows, by_name, "its figures on new rows may be far lower")
     if recipe.json:
         say_json(content)
     else:

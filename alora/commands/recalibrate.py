@@ -21,7 +21,7 @@ from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
 from alora.bundle.named import chosen, read_bundles, saved_run
 from alora.bundle.read import Bundle, check_bundles, load_bundle
 from alora.commands.output import say, say_json, table
-from alora.commands.run_rows import data_settings, note_leak, read_for, trained_rows
+from alora.commands.run_rows import data_settings, known_of_run, note_leak, read_for, trained_rows
 from alora.config.received import value_at
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each, named
@@ -112,7 +112,8 @@ def _validation_rows(
         raise ConfigError(f"there are no rows to fit a threshold to; add data.validation=FILE.jsonl{unknown or ''}")
     else:
         rows, unread = read_shared_rows(data.validation, data, [bundle.policy for bundle in bundles])
-        note_leak(artifact, rows, wanted, "a threshold that is fitted to them is too sure of itself")
+        known = known_of_run(artifact, rows, calibrated=False)
+        note_leak(known, rows, wanted, "a threshold that is fitted to them is too sure of itself")
     for name in sorted(unread.keys() & wanted):
         raise unread[name]
     files = ", ".join(Path(one).name for one in each(data.validation or data.train))

@@ -1,7 +1,8 @@
 """Labelled rows next to an artifact: read as its run read its own, where the command says nothing else."""
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -74,8 +75,8 @@ def read_for(everyone: Sequence[Member], chosen: Sequence[Member]) -> Sequence[M
 
 
 def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
-    """The rows that the artifact's run trained on, those that it held out of them, and the policies whose rows cannot
-    be read.
+    """The rows that the artifact's run trained on, those that it held out of them or was given to calibrate by (none
+    where they are others by now), and the policies whose rows cannot be read.
 
     Raises:
         ConfigError: the rows at hand are not those that the run read, or it is not an artifact of a run.
@@ -99,13 +100,24 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
         raise ConfigError(
             f"the rows of {named(data.train)} are not those that {artifact.run} was trained on: the file has changed"
         )
+    if data.validation is not None:
+        with contextlib.suppress(AloraError):
+            given = [row for row in read_shared_rows(data.validation, data, policies)[0] if row.labels]
+            held = given if claim.inputs.get("validation rows") == rows_digest(given) else []
     return rows, held, unread
 
 
-def note_leak(artifact: Artifact, rows: Rows, policies: Collection[str], what: str) -> None:
-    """Warn of ``rows`` that the artifact's run trained on, where its own are still to be had; ``what`` they are for."""
+def known_of_run(artifact: Artifact, rows: Rows, calibrated: bool = True) -> Counter[str]:
+    """How many of ``rows`` the artifact's run trained on, or calibrated by, for each policy; of none where its own are
+    not to be had."""
     with contextlib.suppress(AloraError):
-        for name, count in sorted(known_rows(rows, trained_rows(artifact)[0]).items()):
-            if name in policies:
-                asked = sum(name in row.labels for row in rows)
-                note(f"warning: {name}: {count} of {asked} rows are rows that it was trained on; {what} [LEAK]")
+        train, held, _ = trained_rows(artifact)
+        return known_rows(rows, [*train, *(held if calibrated else [])])
+    return Counter()
+
+
+def note_leak(known: Mapping[str, int], rows: Rows, policies: Collection[str], what: str) -> None:
+    """Warn of rows that a policy's adapter knows; ``what`` they are good for."""
+    for name in sorted(known.keys() & set(policies)):
+        asked = sum(name in row.labels for row in rows)
+        note(f"warning: {name}: {known[name]} of {asked} rows are of its training; {what} [LEAK]")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -104,14 +105,21 @@ def report(
     rows: Sequence[LabelledConversation],
     evaluation: EvaluationSettings,
     settings: FleetSettings,
+    trained_on: Mapping[str, int] = MappingProxyType({}),
 ) -> FleetReport:
     """The report on ``members``; ``before`` is the battery's last version on the same rows, None without one.
+    ``trained_on`` counts the rows that a policy's adapter knows.
 
     A policy that no row is labelled for has no figures, and is in the cross-fire's columns alone.
     """
     evaluations = {
         member.policy.id: evaluate(
-            member.predictions(rows), member.point, evaluation, method="adapter", adapter_digest=member.digest
+            member.predictions(rows),
+            member.point,
+            evaluation,
+            method="adapter",
+            adapter_digest=member.digest,
+            trained_on=trained_on.get(member.policy.id, 0),
         )
         for member in members
         if labelled(member.policy, rows).any()

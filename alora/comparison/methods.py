@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter, save_adapter, silent_adapter
+from alora.base.limits import too_long_prompts
 from alora.comparison.judge import ask_and_score
 from alora.comparison.probe import fit_and_score
 from alora.comparison.scores import Scores, labelled_for, scores_of
 from alora.comparison.task import TRAINED, MethodRun, Workbench
 from alora.data.splits import require_labels
-from alora.errors import LeftOut
+from alora.errors import ConfigError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.noise import without_doubtful
 from alora.evaluation.predict import Predictions, predict_parts
@@ -39,7 +40,7 @@ def run_method(bench: Workbench, run: MethodRun, home: Path) -> tuple[dict[str, 
     if run.arm in TRAINED:
         scores = _trained(bench, run, home, failed)
     elif run.arm == "prompt":
-        scores = _prompted(bench, run)
+        scores = _prompted(bench, run, failed)
     elif run.arm == "judge":
         scores = ask_and_score(bench.task, run, home)
     else:
@@ -105,14 +106,19 @@ def _spec(bench: Workbench, run: MethodRun, policy: Policy) -> AdapterSpec:
     return AdapterSpec.of(bench.task.recipe.adapter, invocation_ids, run.rank)
 
 
-def _prompted(bench: Workbench, run: MethodRun) -> dict[str, Scores]:
+def _prompted(bench: Workbench, run: MethodRun, failed: LeftOut) -> dict[str, Scores]:
     """The base alone reads conversation, title and the whole rule, whatever ``prompt.instruction`` says.
 
     Temperature and threshold are fitted on validation rows afterwards, as for every method; a preference for the
     wrong label stays wrong.
     """
-    policies, splits, targets = bench.task.policies, bench.task.splits, bench.task.recipe.adapter.targets
-    renderer = bench.renderer.with_rule()
+    renderer, splits, targets = bench.renderer.with_rule(), bench.task.splits, bench.task.recipe.adapter.targets
+    asked = {policy.id: renderer.suffix(policy) for policy in bench.task.policies}
+    crowded = too_long_prompts(bench.base.model, renderer, [*splits.validation, *splits.test], asked)
+    failed.update({name: ConfigError(f"with its rule, {text}") for name, text in crowded.items()})
+    policies = [policy for policy in bench.task.policies if policy.id not in failed]
+    if not policies:
+        return {}
     suffixes = [renderer.suffix(policy) for policy in policies]
     silent = [silent_adapter(bench.base.model, targets, suffix.invocation_ids) for suffix in suffixes]
     started = time.process_time()

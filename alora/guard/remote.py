@@ -93,14 +93,15 @@ class RemoteReader:
     async def load(self, served: Served, bundle: LightBundle) -> None:
         """See :class:`~alora.guard.reader.Reader`; every server that answers must have loaded it, under its name."""
         self._bundles[served.name] = bundle
-        away: list[str] = []
+        away: list[Unreachable | Full] = []
         for engine in self._engines.values():
             try:
                 await engine.verify([bundle])
-            except Unreachable as error:
-                away.append(str(error))
+            except (Unreachable, Full) as error:  # it is verified when it is asked
+                away.append(error)
         if len(away) == len(self._engines):
-            raise EngineDead(away[0])
+            full = [str(error) for error in away if isinstance(error, Full)]
+            raise Overloaded(full[0]) if full else EngineDead(str(away[0]))
 
     async def unload(self, name: str) -> None:
         """See :class:`~alora.guard.reader.Reader`; on the servers it stays."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from alora.data.messages import usual_role
 from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.http import Http, Unreachable, Waiting, named
+from alora.http import Full, Http, Unreachable, Waiting, named
 
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
 _EVERY_S, _PROBE_S = 2.0, 5.0  # between two health checks; of silence, after which a server counts as away
@@ -46,14 +46,14 @@ class Servers:
     def __init__(self, urls: Sequence[str], health: str, lost: Callable[[str], object] | None = None) -> None:
         self._urls = list(dict.fromkeys(urls))
         self._health, self._lost = health, lost
+        self._watched = len(self._urls) > 1 or lost is not None
         self._away: set[str] = set()
         self._silent: dict[str, float] = {}  # since when the health of a server has no answer, by the monotonic clock
         self._watcher, self._closed = Thread(), Event()
 
     def order(self, session: str) -> list[str]:
         """All servers, the conversation's own first."""
-        watched = len(self._urls) > 1 or self._lost is not None
-        if watched and not self._watcher.is_alive():  # at first, and after a fork
+        if self._watched and not self._watcher.is_alive():  # at first, and after a fork
             self._watcher = Thread(target=_watch, args=(weakref.ref(self), self._closed), daemon=True)
             self._watcher.start()
 
@@ -72,17 +72,24 @@ class Servers:
         """The answer of the first server that can answer; ``ask`` may run on several, which does no harm.
 
         Raises:
-            AloraError: the prompt is refused, or what the last server did wrong.
+            AloraError: the prompt is refused; a server is full, and the others cannot; or what the last one did wrong.
         """
         *others, last = self.order(session)
+        full: Full | None = None
         for url in (*others, last):
+            if full is not None and url in self._away:
+                raise full
             try:
-                return await (ask(url) if url is last else self._unless_hung(url, ask(url)))
+                return await (self._unless_hung(url, ask(url)) if self._watched else ask(url))
             except PromptRefused:
                 raise
             except (ConfigError, CheckFailed) as error:
                 if isinstance(error, Unreachable):
                     self.leave(url)
+                if isinstance(error, Full):
+                    full = error
+                if url is last and full is not None:  # which will answer, later
+                    raise full from error
                 if url is last:
                     raise
                 _logger.warning("%s is left for the next server: %s", named(url), error)

@@ -249,6 +249,11 @@ def test_figures_on_rows_that_the_run_was_trained_on_are_no_news(place, capsys):
     told = capsys.readouterr().err
     assert "30 of its 54 test rows are rows that it was trained on or calibrated by" in told
     assert "WORDS_BEAT_ADAPTER" not in told
+    for tested, train, leaks in (("train", "test", 40), ("test", "test", 0), ("validation", "null", 24)):
+        given = train if train == "null" else place / f"{train}.jsonl"
+        evaluated(place, f"data.test={place / f'{tested}.jsonl'}", f"data.train={given}")
+        found = read_evaluations(place / "out" / "evaluation.json")
+        assert {item.trained_on for item in found if item.adapter_digest} == {leaks}, "the run's own rows count"
     evaluated_strictly = ["evaluate", f"artifact={place / 'run'}", f"data.test={place / 'mixed.jsonl'}", "strict=true"]
     assert main([*evaluated_strictly, f"output={place / 'out'}"]) == 1
 

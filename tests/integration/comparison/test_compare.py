@@ -215,6 +215,18 @@ def test_a_policy_whose_answer_is_no_token_of_the_base_is_left_out(place, tmp_pa
     assert "never ever" in capsys.readouterr().out
 
 
+def test_a_rule_that_the_base_has_no_room_for_costs_the_prompt_alone(place, tmp_path, capsys):
+    long = "Nobody says blue, and nobody ever said so. " * 300
+    policies = (place / "policies.yaml").read_text().replace("rule: Nobody says blue.", f"rule: '{long}'")
+    (tmp_path / "policies.yaml").write_text(policies)
+    more = (f"policy.file={tmp_path / 'policies.yaml'}", "compare.arms=[prompt,bag_of_words]")
+    assert main(["compare", *overrides(place, tmp_path / "run", *more)]) == 1
+    found = json.loads((tmp_path / "run/compare.json").read_text())
+    scored = {(item["arm"], item["policy"]) for item in found["scores"]}
+    assert scored == {("prompt", "red"), ("bag_of_words", "red"), ("bag_of_words", "blue")}
+    assert "with its rule, " in capsys.readouterr().out
+
+
 def test_other_rows_or_settings_are_refused(compared, place, capsys):
     for change in ("compare.rows=12", "training.learning_rate=0.5", f"data.test={place / 'validation.jsonl'}"):
         assert main(["compare", *overrides(place, compared[1], change)]) == 2

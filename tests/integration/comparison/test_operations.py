@@ -371,10 +371,12 @@ def test_rows_that_the_run_was_trained_on_are_told(place, tmp_path, capsys):
     for rows, leaks in ((known, 2), (f"{place / 'test.jsonl'}", 0)):
         assert fleet(place, of_run, f"data.test={rows}", f"output={tmp_path}") == 0
         assert capsys.readouterr().err.count("[LEAK]") == leaks
+        found = json.loads((tmp_path / "fleet.json").read_text())["evaluations"]
+        assert [item["trained_on"] for item in found] == [40 * bool(leaks)] * 2
         assert recalibrate(place, of_run, f"data.validation={rows}", f"output={tmp_path / 'again'}") == 0
         told = capsys.readouterr().err
         assert told.count("[LEAK]") == leaks
-        assert not leaks or "red: 40 of 40 rows are rows that it was trained on" in told
+        assert not leaks or "red: 40 of 40 rows are of its training" in told
 
 
 def test_no_word_of_a_conversation_is_in_the_report(place, battery):

@@ -193,6 +193,15 @@ def test_a_policy_must_be_on_every_server_that_answers(client, servers, reader, 
     assert put() == 409
     third[0].bundles.update(first[0].bundles)
     assert put() == 200
+    rights = {id(server): server.answer for server, _ in (first, third)}
+    for full, status in (([third], 200), ([first, third], 429)):
+        client.delete("/v1/guard/policies/refunds", headers={"X-Alora-Admin-Key": "admin"})
+        for engine in reader._engines.values():
+            engine.forget()
+        for server, _ in full:
+            right = rights[id(server)]
+            server.answer = lambda path, body, right=right: (429, {}) if "completions" in path else right(path, body)
+        assert put() == status
 
 
 def test_serve_takes_a_list_of_them(servers, light, tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """Which server a conversation belongs to, and who is asked last."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -43,6 +44,38 @@ def test_a_server_that_is_up_keeps_its_conversations_and_one_that_is_gone_does_n
 
     assert asyncio.run(servers.first("session", ask)) == second
     assert servers.order("session")[0] == (second if away else own)
+
+
+@pytest.mark.parametrize("others", [Unreachable("gone"), CheckFailed("another adapter")])
+def test_one_that_is_full_says_more_than_others_that_cannot_answer(others, servers):
+    own, *rest = servers.order("session")
+    asked: list[str] = []
+
+    async def ask(url):
+        asked.append(url)
+        raise Full("later") if url == own else others
+
+    for url in rest:
+        servers.leave(url)
+    with pytest.raises(Full, match="later"):
+        asyncio.run(servers.first("session", ask))
+    assert asked == [own], "the others are known to be away"
+    servers._away.clear()
+    with pytest.raises(Full, match="later"):
+        asyncio.run(servers.first("session", ask))
+
+
+def test_the_only_server_that_hangs_is_left_where_somebody_watches(monkeypatch):
+    monkeypatch.setattr("alora.serving.servers._watch", lambda *_: None)
+    monkeypatch.setattr("alora.serving.servers._EVERY_S", 0.01)
+    only = Servers(["http://a"], "/health", lost=lambda url: None)
+    only._silent["http://a"] = time.monotonic() - 60
+
+    async def ask(url):
+        await asyncio.sleep(60)
+
+    with pytest.raises(Unreachable, match="http://a hangs: /health has no answer"):
+        asyncio.run(only.first("session", ask))
 
 
 def test_what_one_that_hangs_was_asked_goes_to_the_next(servers, monkeypatch):
