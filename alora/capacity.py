@@ -181,10 +181,13 @@ class FleetPlan:
 def make_plan(
     settings: PlanSettings, battery: BatteryWork, rates: Rates, memory: float, itemsize: int
 ) -> list[FleetPlan]:
-    """aLoRA, and standard LoRA by the cheaper of its two ways: keeping each policy's KV from turn to turn, or not."""
-    ours = _planned("alora", True, settings, battery, rates, memory, itemsize)
-    both = [_planned("lora", keeps, settings, battery, rates, memory, itemsize) for keeps in (True, False)]
-    return [ours, min(both, key=lambda plan: (plan.gpus is None, plan.gpus or 0, plan.conversation_s))]
+    """aLoRA and standard LoRA, each by the cheaper of its two ways: keeping KV from turn to turn, or not."""
+
+    def cheaper(system: str) -> FleetPlan:
+        both = [_planned(system, keeps, settings, battery, rates, memory, itemsize) for keeps in (True, False)]
+        return min(both, key=lambda plan: (plan.gpus is None, plan.gpus or 0, plan.conversation_s))
+
+    return [cheaper("alora"), cheaper("lora")]
 
 
 def _planned(

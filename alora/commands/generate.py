@@ -138,7 +138,7 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls, known: Seq
     source, ended = "dimensions.yaml", ""
     try:
         if not (folder / "dimensions.yaml").exists():
-            named = find_dimensions(calls, policy)
+            named = find_dimensions(calls, policy, recipe)
             source = "model"
             write_text(
                 folder / "dimensions.yaml", yaml.safe_dump(named or DIMENSIONS, allow_unicode=True, sort_keys=False)

@@ -91,7 +91,8 @@ def _assumptions(recipe: Recipe, rates: capacity.Rates, memory: float, where: st
         f"{own.suffix} tokens",
         f"{own.rate:g} conversations a second begin, at random; each has {own.turns} turns, {own.gap_s:g} s apart, and "
         f"grows evenly to {own.tokens} tokens; every turn asks every policy",
-        "a conversation comes back to its replica (affinity), and its KV is still there",
+        "a conversation comes back to its replica (affinity); each system keeps its KV until then (standard LoRA each "
+        "policy's), or computes it again, whichever needs fewer devices",
         f"base, adapters and KV have {itemsize} bytes a number; host memory is that of weights and adapters alone, "
         "without the engine's own",
         "no device is spare: one that fails is missing until it is back",
@@ -99,7 +100,6 @@ def _assumptions(recipe: Recipe, rates: capacity.Rates, memory: float, where: st
         "weights, adapters and KV",
         f"a device is busy {capacity.BUSIEST:.0%} of its time at most, and serves turns in their order (M/G/1); that "
         "p95 was compared with a measurement of conversations of one turn on a CPU alone",
-        "standard LoRA keeps each policy's KV from turn to turn, or computes it again, whichever needs fewer devices",
     ]
 
 

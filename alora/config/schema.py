@@ -236,7 +236,7 @@ class GenerateSettings:
     judges: list[str] = setting([], "models that vote in turn, at judge.url; empty: judge.model", distinct=True)
     hold_out: str | None = setting(None, "a dimension: validation rows have values of it that no training row has")
     temperature: float = setting(0.8, "of written conversations", least=0, most=2)
-    max_tokens: int = setting(1500, "of a written pair", least=1)
+    max_tokens: int = setting(1500, "of a written pair, and of the dimensions", least=1)
     max_calls: int | None = setting(None, "requests at most, all calls of one folder together", least=1)
     max_cost: float | None = setting(None, "in the currency of judge.input_price", above=0)
     similarity: float = setting(

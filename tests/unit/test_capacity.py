@@ -115,12 +115,26 @@ def test_devices_follow_load_memory_and_target():
     (double, _) = make_plan(replace(settings, rate=20), BATTERY, H100, 80e9, 2)
     assert base.gpus is not None
     assert double.gpus == pytest.approx(2 * base.gpus, abs=1)
-    (small, _) = make_plan(replace(settings, gap_s=3600), BATTERY, H100, 80e9, 2)  # live conversations fill the memory
+    (small, _) = make_plan(replace(settings, gap_s=90), BATTERY, H100, 80e9, 2)  # live conversations fill the memory
     assert small.gpus is not None
+    assert small.keeps_kv
     room = 0.9 * 80e9 - 2 * SHAPES["qwen3_4b"].parameters - 100 * BATTERY.adapter_bytes(2)
     assert small.gpus == math.ceil(small.kv_bytes / room) > base.gpus
     assert make_plan(replace(settings, target_ms=10), BATTERY, H100, 80e9, 2)[0].gpus is None
     assert make_plan(settings, BATTERY, H100, 8e9, 2)[0].gpus is None  # base and adapters do not fit
+
+
+@pytest.mark.parametrize("policies", [1, 10, 100])
+@pytest.mark.parametrize("gap_s", [30.0, 300.0, 3600.0])
+def test_either_system_may_compute_again_what_would_fill_the_memory(policies, gap_s):
+    """One policy alone is the same work for both; of more, aLoRA computes the prefix once."""
+    settings = PlanSettings(rate=10, target_ms=2000, policies=policies, gap_s=gap_s)
+    ours, theirs = make_plan(settings, BATTERY, H100, 80e9, 2)
+    assert ours.gpus is not None
+    assert ours.gpus <= (theirs.gpus or math.inf)
+    assert gap_s == 30 or not ours.keeps_kv
+    if policies == 1:
+        assert (ours.gpus, ours.keeps_kv) == (theirs.gpus, theirs.keeps_kv)
 
 
 def test_the_wait_is_that_of_a_queue():

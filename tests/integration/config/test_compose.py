@@ -373,6 +373,14 @@ def test_a_config_that_is_only_shown_is_checked(argv):
         recipes_of("train", "--cfg", "job", *argv)
 
 
+def test_low_memory_has_the_default_s_optimiser_step():
+    given = ("recipe=quickstart",)
+    (usual,), (low,) = recipes_of("train", *given), recipes_of("train", *given, "training=low_memory")
+    steps = {it.training.batch_size * it.training.gradient_accumulation_steps for it in (usual, low)}
+    assert steps == {usual.training.batch_size}
+    assert low.training.batch_size < usual.training.batch_size
+
+
 def test_help_lists_the_keys_of_the_verb_as_they_would_be(capsys):
     assert recipes_of("train", "--help", "recipe=quickstart", "training.seed=7") == []
     train = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -57,6 +58,25 @@ def test_dimensions_that_cannot_be_read_are_built_in(capsys):
     for _ in range(2):
         assert generate(mute, pairs=2)[0] == 0
         assert "[BUILT_IN_DIMENSIONS]" in capsys.readouterr().out
+
+
+def test_dimensions_are_not_cut_off_as_a_vote_is(capsys):
+    """``judge.max_tokens`` is a vote's; and an answer that was cut is asked for again where it may be longer."""
+    limits: list[int] = []
+
+    def cut(number, body):
+        if asks_for(body) != "dimensions":
+            return honest(number, body)
+        limits.append(body["max_tokens"])
+        return honest(number, body) if body["max_tokens"] > 1500 else completion('{"topic": ["parcel", "ch')
+
+    assert generate(cut, pairs=2)[0] == 0
+    assert "[BUILT_IN_DIMENSIONS]" in capsys.readouterr().out
+    assert set(limits) == {1500}
+    Path("out/dimensions.yaml").unlink()
+    assert generate(cut, "judge.max_tokens=4000", pairs=2)[0] == 0
+    assert limits[-1] == 4000
+    assert report()["dimensions"] == "model"
 
 
 def test_a_busy_endpoint_is_waited_for(monkeypatch):
