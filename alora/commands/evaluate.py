@@ -23,7 +23,7 @@ from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
 from alora.data.splits import known_rows, read_shared_rows
-from alora.errors import ConfigError, DataError, LeftOut
+from alora.errors import AloraError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.records import Evaluation
@@ -98,7 +98,7 @@ def _training_rows(
         own, held, own_unread = trained_rows(artifact)
         known = [*own, *held]
         rows, unread = (rows, unread) if others else (own, own_unread)
-    except (ConfigError, DataError) as error:
+    except AloraError as error:
         if not others:
             note(f"no bag of words: {error}")
     return rows, known, unread
@@ -120,13 +120,14 @@ def _evaluate(
     with Scorer(base, [subject.weights for subject in subjects]) as scorer:
         policies = [subject.require_policy() for subject in subjects]
         predictions = predict(scorer, renderer, policies, list(suffixes.values()), rows)
-    judged = []
+    judged, taught = [], known_rows(rows, train)
     for subject, predicted in zip(subjects, predictions, strict=True):
         if len(predicted.label_ids_N) == 0:
             note(f"{predicted.policy.id}: no test row is labelled for it, so it is left out")
             continue
         known = trained_on[predicted.policy.id]
-        methods = [_of_adapter(recipe, subject, predicted, known), *_baseline(recipe, predicted.policy, train, rows)]
+        baseline = _baseline(recipe, predicted.policy, train, rows, taught[predicted.policy.id])
+        methods = [_of_adapter(recipe, subject, predicted, known), *baseline]
         asked = {"test": [row for row in rows if predicted.policy.id in row.labels]}
         judged.append(Judged(predicted.policy, methods, asked))
     if not judged:
@@ -180,7 +181,7 @@ def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions, traine
     return Scored(found, {"test": predicted})
 
 
-def _baseline(recipe: Recipe, policy: Policy, train: Rows, rows: Rows) -> list[Scored]:
+def _baseline(recipe: Recipe, policy: Policy, train: Rows, rows: Rows, taught: int) -> list[Scored]:
     """The bag of words, where there are rows to fit it on; uncalibrated."""
     if not any(policy.id in row.labels for row in train):
         return []
@@ -190,7 +191,7 @@ def _baseline(recipe: Recipe, policy: Policy, train: Rows, rows: Rows) -> list[S
         note(f"no bag of words: {error}")
         return []
     predicted = baseline.predict(rows)
-    found = evaluate(predicted, OperatingPoint(), recipe.evaluation, method="bag_of_words")
+    found = evaluate(predicted, OperatingPoint(), recipe.evaluation, method="bag_of_words", trained_on=taught)
     return [Scored(found, {"test": predicted})]
 
 

@@ -42,10 +42,12 @@ def run(recipe: Recipe) -> int:
         raise ConfigError(f"{source} is a folder, and no conversation; give alora score {source} FILE.json")
     if recipe.output:
         require_outside(Path(recipe.output))
-    read = _read_as_trained(recipe)
+    read, remarks = _read_as_trained(recipe)
     of_rows = source.lower().endswith(ROWS) or source.startswith(HUB) or holds_rows(source, read)
     if of_rows:
         recipe = replace(recipe, data=read)
+        for remark in remarks:
+            note(remark)
     if of_rows and recipe.output not in (None, "", "-") and _is_job(Path(recipe.output)):
         return score_logs(recipe, source, Path(recipe.output))
     if recipe.cluster is not None:
@@ -76,20 +78,22 @@ def run(recipe: Recipe) -> int:
     return 0
 
 
-def _read_as_trained(recipe: Recipe) -> DataSettings:
-    """How rows are read: as the artifact's run read its own, where the command says nothing else. A run that cannot say
-    costs that alone: a bundle is whole without it."""
+def _read_as_trained(recipe: Recipe) -> tuple[DataSettings, list[str]]:
+    """How rows are read: as the artifact's run read its own, where the command says nothing else; and remarks. A run
+    that cannot say costs that alone: a bundle is whole without it."""
     if recipe.artifact is None or not Path(recipe.artifact).is_dir():  # of the hub
-        return recipe.data
+        return recipe.data, []
     artifact = find_artifact(recipe.artifact)
     try:
         read = data_settings(recipe, artifact)
     except (RunError, ConfigError) as error:
-        note(f"{error}; rows are read by this command's settings alone")
-        return recipe.data
-    if read.skip_media and not recipe.data.skip_media:
-        note("as the run's own, rows are read without images, audio and files; data.skip_media=false refuses such rows")
-    return replace(read, columns=replace(read.columns, time=recipe.data.columns.time))
+        alone = (
+            "rows are read by this command's settings alone: give data.columns and data.role_map, if the run had any"
+        )
+        return recipe.data, [f"{error}; {alone}"]
+    without = "as the run's own, rows are read without images, audio and files; data.skip_media=false refuses such rows"
+    remarks = [without] if read.skip_media and not recipe.data.skip_media else []
+    return replace(read, columns=replace(read.columns, time=recipe.data.columns.time)), remarks
 
 
 def _is_job(output: Path) -> bool:

@@ -1,5 +1,6 @@
 """Policies' adapters and what they must beat on the same rows: the base with the rule in its prompt, a bag of words."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from alora.adapter.folder import AdapterWeights, silent_adapter
@@ -45,7 +46,7 @@ def compare_with_baselines(
     suffixes = [*map(renderer.suffix, policies), *rules]
     with Scorer(base, [*adapters, *silent], store=store) as scorer:
         answers = predict_parts(scorer, renderer, [*policies, *policies], suffixes, parts, "evaluating")
-    trained_on = known_rows(splits.test, [*splits.train, *splits.validation])
+    known, taught = known_rows(splits.test, [*splits.train, *splits.validation]), known_rows(splits.test, splits.train)
     scored: dict[str, list[Scored]] = {}
     failed: dict[str, AloraError] = {}
     for index, (policy, adapter) in enumerate(zip(policies, adapters, strict=True)):
@@ -64,7 +65,7 @@ def compare_with_baselines(
                     settings,
                     adapter if method == kind else None,
                     seed,
-                    trained_on[policy.id],
+                    {kind: known, "bag_of_words": taught}.get(method, Counter())[policy.id],
                 )
                 for method, predicted in methods.items()
             ]

@@ -64,7 +64,7 @@ class Evaluation:
     ``adapter_digest`` is None for a method that has no adapter. ``confusion`` counts rows: one line for each label that
     they carry, one column for each label that the verdict gives. ``rules`` are thresholds on a label's own probability,
     fitted like the verdict's, for each label of three or more. ``trained_on`` counts the rows that the adapter was
-    trained on or calibrated by, as far as is known.
+    trained on or calibrated by, or the bag of words was fitted to, as far as is known.
     """
 
     policy: str

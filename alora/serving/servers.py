@@ -76,9 +76,10 @@ class Servers:
         """
         *others, last = self.order(session)
         full: Full | None = None
+        failed: ConfigError | CheckFailed | None = None
         for url in (*others, last):
             if full is not None and url in self._away:
-                raise full
+                break
             try:
                 return await (self._unless_hung(url, ask(url)) if self._watched else ask(url))
             except PromptRefused:
@@ -88,12 +89,11 @@ class Servers:
                     self.leave(url)
                 if isinstance(error, Full):
                     full = error
-                if url is last and full is not None:  # which will answer, later
-                    raise full from error
-                if url is last:
-                    raise
-                _logger.warning("%s is left for the next server: %s", named(url), error)
-        raise AssertionError("the last server answers, or raises")
+                failed = full or error  # one that is full will answer, later
+                if url is not last or failed is not error:
+                    _logger.warning("%s cannot answer, the next server is asked: %s", named(url), error)
+        assert failed is not None
+        raise failed
 
     async def _unless_hung(self, url: str, asked: Awaitable[_Answer]) -> _Answer:
         """The answer of ``asked``; Unreachable once ``url`` hangs: a machine without power closes no connection."""
@@ -113,9 +113,10 @@ class Servers:
         try:
             healthy = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200
             self._silent.pop(url, None)
-        except ConfigError:
+        except ConfigError as error:
             healthy = False
-            self._silent.setdefault(url, time.monotonic())
+            if isinstance(error, Unreachable) and error.wait is None:  # it refuses no connection
+                self._silent.setdefault(url, time.monotonic())
         if healthy:
             self._away.discard(url)
         else:

@@ -103,7 +103,8 @@ def test_rows_that_an_adapter_was_trained_on_or_calibrated_by_are_counted():
     train, validation = rows(0, 30), rows(1, 30)
     splits = Splits(train, validation, (*rows(2, 30), *train[:7], *validation[:2]))
     found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, splits, SETTINGS, seed=3)
-    counts = {name: {scored.evaluation.trained_on for scored in methods} for name, methods in found.items()}
-    assert counts == {"red": {6}, "blue": {9}}, "rows 0 and 5 of training and row 0 of validation are blue's alone"
+    counts = {name: [scored.evaluation.trained_on for scored in methods] for name, methods in found.items()}
+    # Of the adapter, the prompt, the words; rows 0 and 5 of training and row 0 of validation are blue's alone.
+    assert counts == {"red": [6, 0, 5], "blue": [9, 0, 7]}
     found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, Splits(train, validation), SETTINGS, seed=3)
     assert {scored.evaluation.trained_on for methods in found.values() for scored in methods} == {0}

@@ -42,7 +42,21 @@ CASES = {
     "a threshold on nine positives": (method("alora", 2.0, fitted=(60, 9)), [], ["FEW_POSITIVES"]),
     "on ten": (method("alora", 2.0, fitted=(60, 10)), [], []),
     "at a bound": (method("alora", 2.0, temperature=TEMPERATURE_BOUNDS[1]), [], ["CALIBRATION_AT_BOUND"]),
-    "rows that it knows": (replace(method("alora", 9.0), trained_on=3), [method("bag_of_words", 9.0)], ["LEAK"]),
+    "rows that both know": (
+        replace(method("alora", 9.0), trained_on=30),
+        [replace(method("bag_of_words", 9.0), trained_on=30)],
+        ["LEAK"],
+    ),
+    "less than half of them": (
+        replace(method("alora", 9.0), trained_on=29),
+        [replace(method("bag_of_words", 9.0), trained_on=29)],
+        ["LEAK", "WORDS_BEAT_ADAPTER"],
+    ),
+    "rows that it was calibrated by": (
+        replace(method("alora", 9.0), trained_on=60),
+        [method("bag_of_words", 9.0)],
+        ["LEAK", "WORDS_BEAT_ADAPTER"],
+    ),
     "all of it": (
         method("alora", 0.0, temperature=TEMPERATURE_BOUNDS[0]),
         [method("bag_of_words", 2.0), method("prompt", 1.0)],

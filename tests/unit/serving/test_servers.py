@@ -47,7 +47,7 @@ def test_a_server_that_is_up_keeps_its_conversations_and_one_that_is_gone_does_n
 
 
 @pytest.mark.parametrize("others", [Unreachable("gone"), CheckFailed("another adapter")])
-def test_one_that_is_full_says_more_than_others_that_cannot_answer(others, servers):
+def test_one_that_is_full_says_more_than_others_that_cannot_answer(others, servers, caplog):
     own, *rest = servers.order("session")
     asked: list[str] = []
 
@@ -57,12 +57,14 @@ def test_one_that_is_full_says_more_than_others_that_cannot_answer(others, serve
 
     for url in rest:
         servers.leave(url)
-    with pytest.raises(Full, match="later"):
+    with pytest.raises(Full, match="later") as raised:
         asyncio.run(servers.first("session", ask))
     assert asked == [own], "the others are known to be away"
+    assert raised.value.__cause__ is None, "of itself, it would be a chain without end"
     servers._away.clear()
     with pytest.raises(Full, match="later"):
         asyncio.run(servers.first("session", ask))
+    assert f"cannot answer, the next server is asked: {others}" in caplog.text
 
 
 def test_the_only_server_that_hangs_is_left_where_somebody_watches(monkeypatch):
