@@ -92,16 +92,14 @@ def _training_rows(
         rows, unread = _rows(data.train, data, policies)
         return rows, rows, unread
     others = data.train is None or (data.train != run.data.train and "data.train" in recipe.said)
-    known: Rows = []
-    rows, unread = _rows(data.train, data, policies) if others else ([], LeftOut())
+    own, held, unread = [], [], LeftOut()
     try:
-        own, held, own_unread = trained_rows(artifact)
-        known = [*own, *held]
-        rows, unread = (rows, unread) if others else (own, own_unread)
+        own, held, unread = trained_rows(artifact)
     except AloraError as error:
         if not others:
             note(f"no bag of words: {error}")
-    return rows, known, unread
+    rows, unread = _rows(data.train, data, policies) if others else (own, unread)
+    return rows, [*own, *held], unread
 
 
 def _evaluate(

@@ -119,7 +119,7 @@ def _prompted(bench: Workbench, run: MethodRun, failed: LeftOut) -> dict[str, Sc
     policies = [policy for policy in bench.task.policies if policy.id not in failed]
     if not policies:
         return {}
-    suffixes = [renderer.suffix(policy) for policy in policies]
+    suffixes = [asked[policy.id] for policy in policies]
     silent = [silent_adapter(bench.base.model, targets, suffix.invocation_ids) for suffix in suffixes]
     started = time.process_time()
     answers = _ask(bench, renderer, silent, policies, "rule in the prompt")
