@@ -75,10 +75,9 @@ class Servers:
             AloraError: the prompt is refused; a server is full, and the others cannot; or what the last one did wrong.
         """
         *others, last = self.order(session)
-        full: Full | None = None
         failed: ConfigError | CheckFailed | None = None
         for url in (*others, last):
-            if full is not None and url in self._away:
+            if isinstance(failed, Full) and url in self._away:
                 break
             try:
                 return await (self._unless_hung(url, ask(url)) if self._watched else ask(url))
@@ -87,9 +86,8 @@ class Servers:
             except (ConfigError, CheckFailed) as error:
                 if isinstance(error, Unreachable):
                     self.leave(url)
-                if isinstance(error, Full):
-                    full = error
-                failed = full or error  # one that is full will answer, later
+                if isinstance(error, Full) or not isinstance(failed, Full):  # one that is full will answer, later
+                    failed = error
                 if url is not last or failed is not error:
                     _logger.warning("%s cannot answer, the next server is asked: %s", named(url), error)
         assert failed is not None

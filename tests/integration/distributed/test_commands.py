@@ -56,11 +56,10 @@ def test_what_is_wrong_for_all_is_said_once(tmp_path, launcher):
     assert "verdict" not in output
 
 
+@pytest.mark.timeout(200)  # no process waits for one that is gone
 def test_one_process_that_fails_ends_all_with_its_own_message(tmp_path):
-    started = time.monotonic()
     code, _, errors = finish(start(TORCHRUN, "-m", "tests.integration.distributed.one_fails"))
     assert code == 1
     assert errors.count("alora: ") == 1
     assert "alora: [Errno 28]" in errors or "No space left on device" in errors
     assert "is gone" not in errors
-    assert time.monotonic() - started < 200  # no process waits for one that is gone

@@ -1,7 +1,6 @@
 """Messages of every dialect become the same ones, and what was read otherwise is noted."""
 
 import json
-import time
 
 import pytest
 
@@ -405,11 +404,10 @@ def test_what_stands_before_a_speaker_and_is_no_time_stamp_is_text():
         assert conversation.messages == (Message("user", text),)
 
 
+@pytest.mark.timeout(120)  # ends a search in quadratic time, which would take hours
 @pytest.mark.parametrize("part", ["10:00", "10:00 ", "[10:00", "2024-05-01 ", "1:1", "9", " ", "\n", "[1:00] - "])
 def test_a_hostile_text_is_searched_for_stamps_in_linear_time(part):
-    start = time.process_time()
     assert spoken(part * 200_000, ["Bot"]) == []
-    assert time.process_time() - start < 5
 
 
 def test_another_spelling_of_a_mapped_label_is_mapped_as_well(tmp_path):
