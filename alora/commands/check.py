@@ -84,6 +84,7 @@ class _Check:
     policies: list[Policy] = field(default_factory=list)
     splits: dict[str, Rows] = field(default_factory=dict)
     lengths: dict[str, TokenLengths] = field(default_factory=dict)
+    unread: bool = False  # whether there are rows that could not be read
 
     @property
     def battery(self) -> bool:
@@ -107,8 +108,11 @@ class _Check:
                 text = "has no rule, which the comparison with a prompt, a judge and alora generate read"
                 self.notes[f"policy {policy.id!r} {text}"] += 1
         for name in SPLITS if self.policies else ():
-            if getattr(data, name) is not None and (rows := self.attempt(name, partial(self._split, name))):
+            if getattr(data, name) is None:
+                continue
+            if rows := self.attempt(name, partial(self._split, name)):
                 self.splits[name] = rows
+            self.unread |= rows is None
         if data.validation is None and "train" in self.splits:
             share = data.validation_share
             if sides := self.attempt("validation", lambda: hold_out(self.splits["train"], share)):
@@ -123,6 +127,7 @@ class _Check:
         rows, unusable = read_policy_rows(source, data, self.policies, found)
         for policy, error in unusable.items():
             self.findings += _findings(f"{policy}: {name}", error)
+        self.unread |= bool(unusable)
         self.policies = [policy for policy in self.policies if policy.id not in unusable]
         return rows
 
@@ -130,7 +135,7 @@ class _Check:
         """Balance of each policy's rows; duplicates and leakage among them, or, in a shared file, among all rows."""
         self.findings += check_turns("train", self.splits.get("train", ()))
         data, read = self.recipe.data, [row for rows in self.splits.values() for row in rows]
-        if self.splits and all(name in self.splits for name in SPLITS if getattr(data, name) is not None):
+        if self.splits and not self.unread:  # a role may be of those
             self.findings += check_roles(data.role_map, read, self.notes)
         own_files = any(POLICY_PLACE in str(getattr(data, name)) for name in SPLITS)
         for policy in self.policies:

@@ -17,7 +17,7 @@ from alora.comparison.probe import fit_and_score
 from alora.comparison.scores import Scores, labelled_for, scores_of
 from alora.comparison.task import TRAINED, MethodRun, Workbench
 from alora.data.splits import require_labels
-from alora.errors import ConfigError, LeftOut
+from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.noise import without_doubtful
 from alora.evaluation.predict import Predictions, predict_parts
@@ -96,7 +96,9 @@ def _cleaned(bench: Workbench) -> tuple[Workbench, LeftOut]:
     task, by_id = bench.task, bench.task.by_id
     rows, left_out = without_doubtful(task.policies, task.splits.train)
     splits = replace(task.splits, train=tuple(rows))
-    left_out.each([name for name in by_id if name not in left_out], lambda name: require_labels(splits, by_id[name]))
+    few = LeftOut()
+    few.each([name for name in by_id if name not in left_out], lambda name: require_labels(splits, by_id[name]))
+    left_out.update({name: DataError(f"without its doubtful labels, {error}") for name, error in few.items()})
     going = tuple(policy for policy in task.policies if policy.id not in left_out)
     return replace(bench, task=replace(task, policies=going, splits=splits)), left_out
 

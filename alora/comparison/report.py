@@ -1,5 +1,6 @@
 """A comparison as a JSON document and as tables; neither holds text of a conversation."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -59,13 +60,15 @@ def title(method: Method, ranks: int = 1) -> str:
 
 
 def battery_rows(comparison: Comparison) -> list[list[str]]:
-    """Per method the means over the policies, AUROC with its interval."""
-    ranks = _ranks(comparison)
-    return [
-        [title((item.arm, item.rank), ranks), *(estimate_cell(item.figures[name], name == "auroc") for name in COLUMNS)]
-        for item in comparison.methods
-        if item.policy is None
-    ]
+    """Per method the means over the policies, AUROC with its interval; named where it lacks some of them."""
+    ranks, every = _ranks(comparison), len(_policies(comparison))
+    rows = []
+    for item in (item for item in comparison.methods if item.policy is None):
+        method = (item.arm, item.rank)
+        count = sum(comparison.of(method, policy) is not None for policy in _policies(comparison))
+        name = title(method, ranks) + (f" ({count} of {every} policies)" if count < every else "")
+        rows.append([name, *(estimate_cell(item.figures[name], name == "auroc") for name in COLUMNS)])
+    return rows
 
 
 def policy_rows(comparison: Comparison) -> list[list[str]]:
@@ -83,10 +86,11 @@ def policy_rows(comparison: Comparison) -> list[list[str]]:
 def gap_rows(comparison: Comparison) -> list[list[str]]:
     """Per pair of methods and policy the AUROC gap and its tests; the mean over policies last."""
     ranks = _ranks(comparison)
+    counts = Counter((gap.first, gap.second) for gap in comparison.gaps if gap.policy is not None)
     return [
         [
             f"{title(gap.first, ranks)} - {title(gap.second, ranks)}",
-            gap.policy or "mean of all",
+            gap.policy or f"mean of {counts[gap.first, gap.second]}",
             f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]",
             *(_p(value) for value in (gap.p_bootstrap, gap.p_delong, gap.p_holm)),
         ]

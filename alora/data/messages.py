@@ -22,10 +22,10 @@ ALIASES = {
 _SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "output", "answer", "assistant"), ROLES[2])}
 _SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z", "5/1/24, 10:00 PM -".
-_DATE = r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}"
+_DATE = r"(?:\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d\d(?:\d\d)?)"
 _TIME = r"\d{1,2}:\d\d(?:[:.,]\d{1,6}){0,2}(?:[^\S\n]?[AaPp]\.?[Mm]\.?|[ \t]?(?:Z|UTC|[+-]\d\d:?\d\d))?"
 _WHEN = rf"(?:{_DATE}(?:[,T \t]{{1,2}}{_TIME})?|{_TIME}(?:,?[ \t]{_DATE})?)"
-STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:-[ \t]{{1,4}})?)?+"
+STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:[-–—][ \t]{{1,4}})?)?+"
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
 _PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 

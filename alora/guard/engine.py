@@ -71,6 +71,8 @@ class EngineReader:
                     return Reading(index, label_logprobs(item.suffix, output), output.num_cached_tokens or 0)
         except Exception as error:
             self.require_running()
+            if getattr(error, "http_status", None) == 503:  # admitted above, but the queue has filled meanwhile
+                raise Overloaded(f"the engine takes no more requests for now: {error}") from error
             return Reading(index, error=f"the engine refused it: {one_line(error)}")
         return Reading(index, error="the engine ended it without an answer; the server's log says why")
 

@@ -74,9 +74,8 @@ class Servers:
         Raises:
             AloraError: the prompt is refused; a server is full, and the others cannot; or what the last one did wrong.
         """
-        *others, last = self.order(session)
         failed: ConfigError | CheckFailed | None = None
-        for url in (*others, last):
+        for url in self.order(session):
             if isinstance(failed, Full) and url in self._away:
                 break
             try:
@@ -88,8 +87,8 @@ class Servers:
                     self.leave(url)
                 if isinstance(error, Full) or not isinstance(failed, Full):  # one that is full will answer, later
                     failed = error
-                if url is not last or failed is not error:
-                    _logger.warning("%s cannot answer, the next server is asked: %s", named(url), error)
+                if len(self._urls) > 1:
+                    _logger.warning("%s cannot answer: %s", named(url), error)
         assert failed is not None
         raise failed
 
@@ -109,12 +108,14 @@ class Servers:
 
     async def _ask_health(self, http: Http, url: str) -> None:
         try:
-            healthy = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200
-            self._silent.pop(url, None)
+            healthy, silent = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200, False
         except ConfigError as error:
-            healthy = False
-            if isinstance(error, Unreachable) and error.wait is None:  # it refuses no connection
-                self._silent.setdefault(url, time.monotonic())
+            # One that refuses connections is not silent: it is being started.
+            healthy, silent = False, isinstance(error, Unreachable) and error.wait is None
+        if silent:
+            self._silent.setdefault(url, time.monotonic())
+        else:
+            self._silent.pop(url, None)
         if healthy:
             self._away.discard(url)
         else:

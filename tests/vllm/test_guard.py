@@ -16,6 +16,7 @@ import httpx
 import openai
 import pytest
 import yaml
+from vllm.exceptions import MaxQueuedTokensError
 from vllm.lora.request import LoRARequest
 
 from alora.adapter.folder import save_adapter
@@ -23,7 +24,7 @@ from alora.bundle.read import load_battery
 from alora.data.conversation import parse_conversation
 from alora.guard.core import GuardCore
 from alora.guard.engine import EngineReader
-from alora.guard.reader import Served
+from alora.guard.reader import Overloaded, Served
 from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import block_size
@@ -237,6 +238,32 @@ def test_an_answer_that_is_no_number_is_named(bundles):
     reader = EngineReader(Engine(), {served.name: "weights"}, bundles[:1])
     (reading,) = asyncio.run(read())
     assert f"label tokens {list(served.suffix.label_token_ids)} have no probability" in reading.error
+
+
+def test_a_queue_that_fills_between_two_policies_of_a_request_is_no_verdict(bundles):
+    """vLLM counts each request again as it comes; a limit of tokens shows only there."""
+
+    class Engine:
+        errored, held = False, 0
+
+        def check_admission(self, count=1):
+            if self.held:
+                raise MaxQueuedTokensError()
+
+        async def generate(self, *_, **__):
+            self.check_admission()
+            self.held += 1
+            await asyncio.sleep(3600)
+            yield
+
+    async def answered():
+        return await guard.answer(GuardRequest(messages=TALK))
+
+    served = [Served.of(bundle) for bundle in bundles]
+    reader = EngineReader(Engine(), {item.name: "weights" for item in served}, bundles)
+    guard = GuardCore(served, bundles[0].renderer(store.base()), reader)
+    with pytest.raises(Overloaded, match="backlog limit"):
+        asyncio.run(answered())
 
 
 def test_a_name_that_is_taken_by_other_weights_gets_the_bundles(bundles):

@@ -104,8 +104,8 @@ def test_a_role_that_no_turn_has_is_doubtful(tmp_path, base, capsys):
         return [{"chat": text, "label": ("violation", "ok")[n % 2]} for n, text in enumerate(texts)]
 
     def check(**roles):
-        files = {"train": train, "validation": write(tmp_path, "v.jsonl", chats("chat"))}
-        run(recipe(base, DataSettings(**files, columns=ColumnSettings(messages="chat"), role_map=roles)))
+        columns, validation = ColumnSettings(messages="chat"), write(tmp_path, "v.jsonl", chats("chat"))
+        run(recipe(base, DataSettings(train=train, validation=validation, columns=columns, role_map=roles)))
         return [line for line in capsys.readouterr().out.splitlines() if "[ROLE_UNUSED]" in line]
 
     train = write(tmp_path, "t.jsonl", [*chats("talk"), *chats("sing", "Ann")])
@@ -118,6 +118,15 @@ def test_a_role_that_no_turn_has_is_doubtful(tmp_path, base, capsys):
     assert "found: roles user; texts with lines of 'Caller', 'Bot', 'Ann', which are turns only if" in line
     train = str(tmp_path / "none.jsonl")
     assert check(Botx="assistant") == []  # the file that has it may be the one that is not there
+    write(tmp_path, "refunds.jsonl", chats("talk"))
+    policies = tmp_path / "policies.yaml"
+    policies.write_text("- {id: refunds, rule: Rule.}\n- {id: insults, rule: Rule.}\n")  # no insults.jsonl
+    data = DataSettings(train=str(tmp_path / "%policy%.jsonl"), columns=ColumnSettings(messages="chat"))
+    data.role_map = {"Bot": "assistant", "Caller": "user", "Ann": "assistant"}
+    several = recipe(base, data)
+    several.policy, several.policies = PolicySettings(file=str(policies)), ["*"]
+    run(several)
+    assert "[ROLE_UNUSED]" not in capsys.readouterr().out
 
 
 def test_everything_wrong_is_told_in_one_run(tmp_path, base, capsys):

@@ -382,7 +382,13 @@ def test_a_transcript_in_one_cell_is_turns_where_the_settings_name_its_speakers(
 
 STAMPS = (
     *("[10:00] ", "(10:00) ", "10:00:05 ", "2024-05-01 10:00 ", "[2024-05-01T10:00Z] ", "[10:00]", " 01.05.2024 "),
-    *("[5/1/24, 10:00:05\u202fPM] ", "5/1/24, 10:00 - ", "[10:00 AM, 5/1/2024] ", "2024-05-01 10:00:05.123+02:00\t"),
+    *(
+        "[5/1/24, 10:00:05\u202fPM] ",
+        "5/1/24, 10:00 - ",
+        "10:00 – ",
+        "[10:00 AM, 5/1/2024] ",
+        "2024-05-01 10:00:05.123+02:00\t",
+    ),
 )
 
 
@@ -398,7 +404,7 @@ def test_a_time_stamp_before_a_speaker_is_no_part_of_the_text(stamp):
 
 
 def test_what_stands_before_a_speaker_and_is_no_time_stamp_is_text():
-    for before in ("10:00", "[a] ", "1.1 ", "10 ", "http://", "10:00 then ", "[10:00 ", "10:00: "):
+    for before in ("10:00", "[a] ", "1.1 ", "1.2.3 ", "10 ", "http://", "10:00 then ", "[10:00 ", "10:00: "):
         text = f"{before}Bot: hi"
         conversation, _ = read({"chat": text}, columns=ColumnSettings(messages="chat"), role_map={"Bot": "assistant"})
         assert conversation.messages == (Message("user", text),)
