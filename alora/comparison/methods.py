@@ -15,7 +15,7 @@ from alora.base.limits import too_long_prompts
 from alora.comparison.judge import ask_and_score
 from alora.comparison.probe import fit_and_score
 from alora.comparison.scores import Scores, labelled_for, scores_of
-from alora.comparison.task import TRAINED, MethodRun, Workbench
+from alora.comparison.task import TRAINED, MethodRun, Task, Workbench
 from alora.data.splits import require_labels
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
@@ -53,12 +53,13 @@ def run_method(bench: Workbench, run: MethodRun, home: Path) -> tuple[dict[str, 
 
 def _trained(bench: Workbench, run: MethodRun, home: Path, failed: LeftOut) -> dict[str, Scores]:
     """Train and score every policy's adapter, which is kept below ``home``; one that diverged is not in the result."""
-    if run.arm == "alora_cleaned":
-        bench, left_out = _cleaned(bench)
-        failed.update(left_out)
-        if not bench.task.policies:
-            return {}
     task, activated = bench.task, run.arm != "lora"
+    if run.arm == "alora_cleaned":
+        task, left_out = _cleaned(task)
+        failed.update(left_out)
+        if not task.policies:
+            return {}
+        bench = replace(bench, task=task)
     recipe, splits = task.recipe, task.splits
     rate = recipe.compare.alora_learning_rate if activated else recipe.compare.lora_learning_rate
     settings = replace(recipe.training, seed=run.seed or 0, learning_rate=rate or recipe.training.learning_rate)
@@ -91,16 +92,16 @@ def _trained(bench: Workbench, run: MethodRun, home: Path, failed: LeftOut) -> d
     return scores
 
 
-def _cleaned(bench: Workbench) -> tuple[Workbench, LeftOut]:
-    """``bench`` without the labels that look wrong, and without the policies for which that cannot be said."""
-    task, by_id = bench.task, bench.task.by_id
+def _cleaned(task: Task) -> tuple[Task, LeftOut]:
+    """``task`` without the labels that look wrong, and without the policies for which that cannot be said."""
+    by_id = task.by_id
     rows, left_out = without_doubtful(task.policies, task.splits.train)
     splits = replace(task.splits, train=tuple(rows))
     few = LeftOut()
     few.each([name for name in by_id if name not in left_out], lambda name: require_labels(splits, by_id[name]))
     left_out.update({name: DataError(f"without its doubtful labels, {error}") for name, error in few.items()})
     going = tuple(policy for policy in task.policies if policy.id not in left_out)
-    return replace(bench, task=replace(task, policies=going, splits=splits)), left_out
+    return replace(task, policies=going, splits=splits), left_out
 
 
 def _spec(bench: Workbench, run: MethodRun, policy: Policy) -> AdapterSpec:

@@ -201,6 +201,10 @@ def test_a_policy_that_an_arm_cannot_do_costs_that_arm_alone(place, tmp_path, ca
         ("alora", "red"), ("alora", "blue"), ("alora_cleaned", "red")
     }  # fmt: skip
     assert "too few rows of a label to hold any out" in capsys.readouterr().out
+    table = (tmp_path / "run/compare.md").read_text()
+    assert "| aLoRA, doubtful rows left out (1 of 2 policies) |" in table
+    assert "| aLoRA |" in table
+    assert "| aLoRA - aLoRA, doubtful rows left out | mean of 1 |" in table
 
 
 def test_a_policy_whose_answer_is_no_token_of_the_base_is_left_out(place, tmp_path, capsys):
