@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
+import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from threading import Lock, Thread
 from typing import Any, Generic, Self, TypeVar
@@ -62,7 +64,7 @@ class Full(ConfigError):
 
 
 class Http(AsyncClosing):
-    """Requests with the key in the environment's variable ``key``; ``most`` connections at a time.
+    """Requests with the key in the environment's variable ``key``, to one server where there are ``most`` at a time.
 
     Raises:
         ConfigError: the key cannot be sent, or the environment's proxy cannot be used.
@@ -73,7 +75,9 @@ class Http(AsyncClosing):
         self._escaped = _escaped(self._secret)
         if self._secret:
             headers["Authorization"] = f"Bearer {self._secret}"
-        limits = httpx2.Limits(max_connections=most, keepalive_expiry=_KEPT)
+        self._free = contextlib.nullcontext() if most is None else asyncio.Semaphore(most)
+        self._heard = -math.inf  # when an answer came last, by the monotonic clock
+        limits = httpx2.Limits(keepalive_expiry=_KEPT)
         try:
             self._client = httpx2.AsyncClient(headers=headers, limits=limits)
         except (ValueError, ImportError) as error:
@@ -111,16 +115,19 @@ class Http(AsyncClosing):
             _ = urlsplit(url).port  # ValueError beyond 65535, which httpx2 would pass on to the system
             # httpx2 bounds the silence between two bytes alone.
             async with (
+                self._turn(address, silence),
                 asyncio.timeout(silence * _WHOLE),
                 self._client.stream(method, url, content=content, headers=given, timeout=silence) as answer,
             ):
                 text = await _whole_text(answer)
+                self._heard = time.monotonic()
         except TimeoutError as error:
             raise _silent(address, f"no whole answer after {silence * _WHOLE:g} s") from error
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # a cut answer, no HTTP at all
             said = self._hidden(str(error))
             silent = _silent(address, " ".join(said.split())[:300] or type(error).__name__)
-            silent.wait = 0.0 if isinstance(error, httpx2.ConnectError) else None  # it may be starting again
+            if isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError):  # it may be starting again
+                silent.wait = 0.0
             raise silent from (error if said == str(error) else None)
         if 300 <= answer.status_code < 400:
             place = named(self._hidden(str(answer.headers.get("Location"))))
@@ -129,6 +136,15 @@ class Http(AsyncClosing):
                 "give the right address"
             )
         return answer, self._hidden(text)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, address: str, silence: float) -> AsyncGenerator[None]:
+        """Wait until a request may go out: no silence of the server, unless those before it have no answer."""
+        began = time.monotonic()
+        async with self._free:
+            if time.monotonic() - max(began, self._heard) > silence / 2:
+                raise _silent(address, "nor did it to the requests before this one")
+            yield
 
     def _hidden(self, text: str) -> str:
         """``text`` of the server without the key; to be called before it is cut, or read as JSON."""

@@ -173,8 +173,9 @@ class AsyncGuard(AsyncClosing):
             raise ConfigError(f"a guard's URL is {str(strange[0])[:80]}; give http://HOST:PORT, a text for each guard")
         if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
             raise ConfigError(f"timeout is {str(timeout)[:80]!r}; give seconds, a number above 0")
-        self._servers = Servers([root(server) for server in urls], "/v1/guard/health")
-        self._timeout, self._http = timeout, Http(_CONNECTIONS)
+        self._servers = Servers([*map(root, urls)], "/v1/guard/health")
+        # One that hangs holds its own connections alone.
+        self._timeout, self._http = timeout, {root(server): Http(_CONNECTIONS) for server in urls}
 
     async def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
         if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
@@ -188,21 +189,22 @@ class AsyncGuard(AsyncClosing):
         body = {"messages": list(messages), **fields}
 
         async def ask(url: str) -> GuardAnswer:
-            sent = await self._http.exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session})
+            sent = await self._http[url].exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session})
             return _read(url, *sent, lambda said: typed(GuardAnswer, said).require(fields))
 
         return await self._servers.first(session, ask)
 
     async def policies(self) -> list[GuardPolicy]:
         async def ask(url: str) -> list[GuardPolicy]:
-            sent = await self._http.exchange(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
+            sent = await self._http[url].exchange(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
             return _read(url, *sent, _policies)
 
         return await self._servers.first("", ask)
 
     async def close(self) -> None:
         self._servers.close()
-        await self._http.close()
+        for http in self._http.values():
+            await http.close()
 
 
 def _policies(said: Any) -> list[GuardPolicy]:

@@ -17,6 +17,7 @@ from alora.http import Full, Http, Unreachable, Waiting, named
 
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
 _EVERY_S, _PROBE_S = 2.0, 5.0  # between two health checks; of silence, after which a server counts as away
+_DOUBT_S = 30.0  # between two requests to a healthy server that left one without an answer, until it gives one
 _HUNG_S = 10.0  # of further silence, after which what it was asked goes to another: one that is busy is silent, too
 _Answer = TypeVar("_Answer")
 _logger = logging.getLogger("alora.serving")
@@ -48,6 +49,7 @@ class Servers:
         self._health, self._lost = health, lost
         self._watched = len(self._urls) > 1 or lost is not None
         self._away: set[str] = set()
+        self._doubted: dict[str, float] = {}  # when one that left a request without an answer is tried again
         self._silent: dict[str, float] = {}  # since when the health of a server has no answer, by the monotonic clock
         self._watcher, self._closed = Thread(), Event()
 
@@ -57,9 +59,8 @@ class Servers:
             self._watcher = Thread(target=_watch, args=(weakref.ref(self), self._closed), daemon=True)
             self._watcher.start()
 
-        def rank(url: str) -> tuple[bool, bytes]:
-            key = f"{session} {url}".encode("utf-8", "surrogatepass")
-            return url not in self._away, hashlib.blake2b(key, digest_size=8).digest()
+        def rank(url: str) -> tuple[bool, bool, bytes]:
+            return url not in self._away, url not in self._doubted, _share(session, url)
 
         return sorted(self._urls, key=rank, reverse=True)
 
@@ -75,22 +76,35 @@ class Servers:
             AloraError: the prompt is refused; a server is full, and the others cannot; or what the last one did wrong.
         """
         failed: ConfigError | CheckFailed | None = None
-        for url in self.order(session):
+        for url in self._tried(session):
             if isinstance(failed, Full) and url in self._away:
                 break
             try:
-                return await (self._unless_hung(url, ask(url)) if self._watched else ask(url))
+                answer = await (self._unless_hung(url, ask(url)) if self._watched else ask(url))
+                self._doubted.pop(url, None)
+                return answer
             except PromptRefused:
                 raise
             except (ConfigError, CheckFailed) as error:
                 if isinstance(error, Unreachable):
                     self.leave(url)
+                    if error.wait is None and url not in self._silent:  # an engine may hang behind a healthy front end
+                        self._doubted[url] = time.monotonic() + _DOUBT_S
                 if isinstance(error, Full) or not isinstance(failed, Full):  # one that is full will answer, later
                     failed = error
                 if len(self._urls) > 1:
                     _logger.warning("%s cannot answer: %s", named(url), error)
         assert failed is not None
         raise failed
+
+    def _tried(self, session: str) -> list[str]:
+        """:meth:`order`; first the conversation's own server where it is doubted and one request may try it again."""
+        order, now = self.order(session), time.monotonic()
+        own = max(order, key=lambda url: _share(session, url))
+        if own in self._away or now < self._doubted.get(own, math.inf):
+            return order
+        self._doubted[own] = now + _DOUBT_S
+        return [own, *(url for url in order if url != own)]
 
     async def _unless_hung(self, url: str, asked: Awaitable[_Answer]) -> _Answer:
         """The answer of ``asked``; Unreachable once ``url`` hangs: a machine without power closes no connection."""
@@ -130,6 +144,11 @@ class Servers:
     def close(self) -> None:
         """Stop asking for health."""
         self._closed.set()
+
+
+def _share(session: str, url: str) -> bytes:
+    key = f"{session} {url}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(key, digest_size=8).digest()
 
 
 def _watch(servers: weakref.ref[Servers], closed: Event) -> None:

@@ -1,10 +1,12 @@
 """What a server that is given the key may say of it."""
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -19,8 +21,8 @@ LONG = "sk-" + "0123456789abcdef" * 5  # cut in the middle by a message's bounds
 
 
 @contextmanager
-def raw(answer: bytes):
-    """A server that answers every connection by these bytes."""
+def raw(answer: bytes, seconds: float = 0):
+    """A server that answers every connection by these bytes, after so many seconds each, one after the other."""
 
     def serve() -> None:
         while True:
@@ -32,6 +34,7 @@ def raw(answer: bytes):
                 request = b""
                 while not request.endswith(b"}") and (more := connection.recv(65536)):
                     request += more  # all of it: a close with some of it unread would cut the answer
+                time.sleep(seconds)
                 connection.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -90,3 +93,30 @@ def test_a_fork_while_another_thread_begins_a_request_leaves_the_child_its_own_l
                 signal.alarm(30)
                 os._exit(0 if wait(lambda http: http.send(url, {}, silence=5)) == (200, "ok") else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_who_waits_for_a_connection_does_not_count_that_as_silence():
+    """80 answers of 0.05 s each, two at a time: together they take longer than the silence that ends one."""
+
+    async def ask(url):
+        http = Http(2)
+        sent = [http.send(url, {}, 2) for _ in range(80)]
+        answers = await asyncio.gather(*sent)
+        await http.close()
+        return answers
+
+    with raw(f"{OK}Content-Length: 2{END}ok".encode(), 0.05) as url:
+        assert asyncio.run(ask(url)) == [(200, "ok")] * 80
+
+
+def test_who_waits_for_a_connection_to_a_silent_server_does_not_wait_for_each_before():
+    async def ask(url):
+        http = Http(1)
+        errors = await asyncio.gather(*(http.send(url, None, 1) for _ in range(50)), return_exceptions=True)
+        await http.close()
+        return [str(error) for error in errors]
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        first, *others = asyncio.run(ask(f"http://127.0.0.1:{listening.getsockname()[1]}"))
+    assert "ReadTimeout" in first
+    assert len([error for error in others if "nor did it to the requests before" in error]) == 49

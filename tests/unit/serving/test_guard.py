@@ -1,11 +1,15 @@
 """What an answer of a guard may say, and what it means."""
 
+import asyncio
+import socket
 from typing import Any
 
 import pytest
 
-from alora.errors import ConfigError
-from alora.serving.guard import Guard, GuardAnswer, GuardVerdict
+from alora.errors import ConfigError, PromptRefused
+from alora.serving.guard import AsyncGuard, Guard, GuardAnswer, GuardVerdict
+from alora.serving.servers import session_id
+from tests.unit.test_http import raw
 
 URL = "http://127.0.0.1:1"
 
@@ -80,3 +84,25 @@ def test_who_did_not_answer_is_let_through_by_an_open_guard_alone(status):
 
 def test_who_is_skipped_behind_a_flagged_policy_need_not_be_flagged():
     assert answer(verdict(0.9, True), unanswered("skipped")).require({}).flagged == ["advice"]
+
+
+def test_a_guard_that_hangs_holds_no_connection_of_another(monkeypatch):
+    monkeypatch.setattr("alora.serving.guard._CONNECTIONS", 1)
+    refused = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+
+    async def checked(well, hung):
+        guard = AsyncGuard([well, hung])
+        talks = [[{"role": "user", "content": str(number)}] for number in range(30)]
+        own = {guard._servers.order(session_id(talk))[0]: talk for talk in talks}
+        waiting = asyncio.create_task(guard.check(own[hung]))
+        try:
+            async with asyncio.timeout(30):  # half the silence after which it is given up
+                await asyncio.sleep(0.5)
+                with pytest.raises(PromptRefused):
+                    await guard.check(own[well])
+        finally:
+            waiting.cancel()
+            await guard.close()
+
+    with raw(refused) as well, socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(checked(well, f"http://127.0.0.1:{listening.getsockname()[1]}"))

@@ -150,3 +150,58 @@ def test_one_that_is_healthy_again_has_its_conversations_back(servers):
     for url in URLS:
         servers.leave(url)
     assert servers.all_away
+
+
+def test_one_that_leaves_a_request_without_an_answer_gets_one_at_a_time_until_it_answers(servers, monkeypatch):
+    """Its front end is healthy: the engine behind it may hang."""
+    monkeypatch.setattr("alora.serving.servers._watch", lambda *_: None)
+    own, second, _ = servers.order("session")
+    silent, asked = {own}, list[str]()
+
+    class Healthy:
+        async def send(self, url, body, seconds):
+            return 200, ""
+
+    async def ask(url):
+        asked.append(url)
+        if url in silent:
+            raise Unreachable("no whole answer")
+        return url
+
+    def first(session="session"):
+        asyncio.run(servers.ask_health(Healthy()))
+        return asyncio.run(servers.first(session, ask))
+
+    def later(seconds):
+        servers._doubted = {url: again - seconds for url, again in servers._doubted.items()}
+
+    assert [first() for _ in range(3)] == [second] * 3
+    assert asked.count(own) == 1, "health alone does not bring the conversation back"
+    later(60)
+    assert [first() for _ in range(3)] == [second] * 3
+    assert asked.count(own) == 2, "one more is tried"
+    silent.clear()
+    assert first() == second
+    later(60)
+    assert [first() for _ in range(3)] == [own] * 3
+    silent.update(URLS)
+    with pytest.raises(Unreachable):
+        first()
+    assert servers._doubted.keys() == set(URLS)
+    asyncio.run(servers.ask_health(Healthy()))
+    assert not servers.all_away
+
+
+def test_one_that_cuts_a_request_short_is_not_doubted_once_it_is_healthy(servers):
+    own, second, _ = servers.order("session")
+    cut = Unreachable("server disconnected")
+    cut.wait = 0.0
+
+    async def ask(url):
+        if url == own:
+            raise cut
+        return url
+
+    assert asyncio.run(servers.first("session", ask)) == second
+    servers._away.clear()
+    assert servers.order("session")[0] == own
