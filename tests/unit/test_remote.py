@@ -9,6 +9,7 @@ from alora.http import Full, Http, Unreachable, Waiting, refusal
 from alora.remote import _WAITS_S, GuardClient
 from alora.serving.guard import Guard, GuardAnswer, GuardPolicy, GuardVerdict
 from tests.unit.serving.test_client import server
+from tests.unit.test_http import raw
 
 POLICY = GuardPolicy("advice", "Advice", "advice@" + "ab" * 8, "ab" * 8, "live", ("violation", "ok"), 0.5)
 OK = GuardVerdict("advice", "ok", False, POLICY.adapter, "ok", 0.25, 0.5, {"violation": 0.25, "ok": 0.75})
@@ -82,6 +83,15 @@ def test_a_guard_that_is_starting_again_is_waited_for(guard):
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(Unreachable) as caught:
             Waiting(Http)(lambda http: http.send(url, None, 5))
+    answers[:] = [caught.value]
+    assert client.score(talk("one")).verdicts[0].probability == 0.25
+    assert waits == [1]
+
+
+def test_a_guard_that_goes_down_in_the_middle_of_a_request_is_waited_for(guard):
+    client, answers, waits = guard
+    with raw(b"") as url, pytest.raises(Unreachable) as caught:
+        Waiting(Http)(lambda http: http.send(url, {}, 5))
     answers[:] = [caught.value]
     assert client.score(talk("one")).verdicts[0].probability == 0.25
     assert waits == [1]
