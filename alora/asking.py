@@ -12,8 +12,8 @@ from alora.bundle.battery import Read
 from alora.bundle.named import read_bundles
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings
+from alora.data.cells import kind
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
-from alora.data.messages import kind
 from alora.errors import AloraError, ConfigError, DataError
 from alora.prompt.render import Question, Renderer
 from alora.verdict import Verdicts, make_verdict

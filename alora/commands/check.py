@@ -27,6 +27,7 @@ from alora.data.check import (
     check_duplicates,
     check_roles,
     check_turns,
+    check_unsplit,
     count_labels,
     describe_positive,
 )
@@ -134,6 +135,7 @@ class _Check:
     def rows(self) -> None:
         """Balance of each policy's rows; duplicates and leakage among them, or, in a shared file, among all rows."""
         self.findings += check_turns("train", self.splits.get("train", ()))
+        self.findings += [finding for name, rows in self.splits.items() for finding in check_unsplit(name, rows)]
         data, read = self.recipe.data, [row for rows in self.splits.values() for row in rows]
         if self.splits and not self.unread:  # a role may be of those
             self.findings += check_roles(data.role_map, read, self.notes)

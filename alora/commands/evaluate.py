@@ -17,7 +17,7 @@ from alora.bundle.read import check_bases
 from alora.commands.artifacts import Subject, open_subject
 from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
 from alora.commands.run_pages import say_doubts, write_page
-from alora.commands.run_rows import measured_settings, read_for, trained_rows
+from alora.commands.run_rows import measured_settings, read_for, read_noted, trained_rows
 from alora.config.describe import without_effect
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
@@ -54,7 +54,7 @@ def run(recipe: Recipe) -> int:
     subjects = chosen({subject.require_policy().id: subject for subject in everyone}, recipe.policies, artifact)
     data = measured_settings(recipe, artifact)
     policies = [subject.require_policy() for subject in read_for(everyone, list(subjects.values()))]
-    rows, unread = _rows(data.test, data, policies)
+    rows, unread = read_noted(data.test, data, policies)
     pages = {name: file.with_suffix(f".{name}.html" if len(subjects) > 1 else ".html") for name in subjects}
     for path in {file.with_suffix(".parquet"), file.with_suffix(".html"), *pages.values()}:
         report_file(path, "page")

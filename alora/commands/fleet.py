@@ -11,11 +11,10 @@ from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.named import chosen, is_chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.commands.output import report_file_in, say, say_json, table, write_json
-from alora.commands.run_rows import known_of_run, measured_settings, note_leak, read_for
+from alora.commands.run_rows import known_of_run, measured_settings, note_leak, read_for, read_noted
 from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation, named
-from alora.data.splits import read_shared_rows
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.predict import predict
 from alora.evaluation.tables import HEADINGS, table_rows
@@ -66,7 +65,7 @@ def run(recipe: Recipe) -> int:
 def _rows(recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle]) -> tuple[list[LabelledConversation], LeftOut]:
     data = measured_settings(recipe, artifact)
     source = data.test or ""
-    rows, left_out = read_shared_rows(source, data, [bundle.policy for bundle in bundles])
+    rows, left_out = read_noted(source, data, [bundle.policy for bundle in bundles])
     if not any(row.labels for row in rows):
         raise DataError(f"{named(source)}: no row is labelled for a policy of this battery; give data.test=")
     return rows, left_out

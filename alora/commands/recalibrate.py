@@ -21,12 +21,11 @@ from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
 from alora.bundle.named import chosen, read_bundles, saved_run
 from alora.bundle.read import Bundle, check_bundles, load_bundle
 from alora.commands.output import say, say_json, table
-from alora.commands.run_rows import data_settings, known_of_run, note_leak, read_for, trained_rows
+from alora.commands.run_rows import data_settings, known_of_run, note_leak, read_for, read_noted, trained_rows
 from alora.config.received import value_at
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation, each, named
 from alora.data.sources import Source
-from alora.data.splits import read_shared_rows
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
 from alora.evaluation.predict import Predictions, predict
@@ -111,7 +110,7 @@ def _validation_rows(
         unknown = data.train and f"; which rows of data.train={named(data.train)} it was trained on, only its run knows"
         raise ConfigError(f"there are no rows to fit a threshold to; add data.validation=FILE.jsonl{unknown or ''}")
     else:
-        rows, unread = read_shared_rows(data.validation, data, [bundle.policy for bundle in bundles])
+        rows, unread = read_noted(data.validation, data, [bundle.policy for bundle in bundles])
         known = known_of_run(artifact, rows, calibrated=False)
         note_leak(known, rows, wanted, "a threshold that is fitted to them is too sure of itself")
     for name in sorted(unread.keys() & wanted):

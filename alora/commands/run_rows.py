@@ -12,10 +12,12 @@ from alora.bundle.named import saved_run
 from alora.config.precedence import over
 from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, named
+from alora.data.sources import Source
 from alora.data.splits import hold_out, known_rows, read_shared_rows, rows_digest
 from alora.errors import AloraError, ConfigError, LeftOut
+from alora.findings import Findings, as_lines
 from alora.notes import note
-from alora.policy import load_policies
+from alora.policy import Policy, load_policies
 from alora.training.claim import open_claim
 
 Rows = list[LabelledConversation]
@@ -105,6 +107,20 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
             given = [row for row in read_shared_rows(data.validation, data, policies)[0] if row.labels]
             held = given if claim.inputs.get("validation rows") == rows_digest(given) else []
     return rows, held, unread
+
+
+def note_reading(notes: Mapping[str, int]) -> None:
+    """Print what of rows was not read literally."""
+    for line in as_lines(notes):
+        note(line)
+
+
+def read_noted(source: Source, data: DataSettings, policies: Sequence[Policy]) -> tuple[Rows, LeftOut]:
+    """As :func:`alora.data.splits.read_shared_rows`; the notes on how rows were read are printed."""
+    findings = Findings()
+    rows, left_out = read_shared_rows(source, data, policies, findings=findings)
+    note_reading(findings.notes)
+    return rows, left_out
 
 
 def known_of_run(artifact: Artifact, rows: Rows, calibrated: bool = True) -> Counter[str]:

@@ -16,7 +16,7 @@ from alora.atomic import write_pieces
 from alora.bundle.artifact import find_artifact
 from alora.bundle.named import NO_BUNDLE
 from alora.commands.output import report_file, say, say_json, table, write_json
-from alora.commands.run_rows import data_settings
+from alora.commands.run_rows import data_settings, note_reading
 from alora.commands.score_logs import score_logs
 from alora.commands.score_shards import scorer_of
 from alora.config.schema import DataSettings, Recipe
@@ -61,12 +61,15 @@ def run(recipe: Recipe) -> int:
         )
     output = recipe.output and report_file(recipe.output, "verdicts")
     if not of_rows:
-        conversation = read_conversation(source, recipe.data)
+        notes = Counter[str]()
+        conversation = read_conversation(source, recipe.data, notes)
+        note_reading(notes)
         with scorer_of(recipe) as scorer:
             _report_one(scorer.score(conversation), output or None, recipe.json)
         return 0
     found = survey(source, recipe.data)
     found.wrong.raise_if_any(source)
+    note_reading(found.wrong.notes)
     violated: Counter[str] = Counter()
     lines = _lines(recipe, _again(source, recipe.data, found), violated)
     if not output:

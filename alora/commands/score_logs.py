@@ -15,6 +15,7 @@ from alora.asking import open_artifact
 from alora.bundle.light import read_bundle
 from alora.bundle.named import named_artifacts
 from alora.commands.output import table
+from alora.commands.run_rows import note_reading
 from alora.commands.score_shards import Shards, by_guard
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
@@ -32,6 +33,7 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
     found = survey(source, recipe.data, recipe.logs.shard_rows)
     if recipe.strict:
         found.wrong.raise_if_any(source)
+    note_reading(found.wrong.notes)
     job = {
         "rows": found.count,
         "rows_digest": found.digest,

@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
+from alora.data.cells import ROLES, STAMP, listed, usual_role
 from alora.data.conversation import Conversation, LabelledConversation
-from alora.data.messages import ROLES, STAMP, listed, role_note, usual_role
+from alora.data.formats import shortened
+from alora.data.messages import role_note
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
 from alora.findings import ERROR, WARNING, Finding
 from alora.policy import Policy
@@ -48,13 +50,29 @@ def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
 
 def check_turns(name: str, rows: Rows) -> list[Finding]:
     """Most rows are one message that reads as a transcript: an app sends such turns with roles, so in other tokens."""
-    common = [speaker for speaker, count in _speakers(rows).most_common(2) if count > len(rows) / 2]
+    others = [row for row in rows if not row.conversation.unsplit]  # than those of check_unsplit
+    common = [speaker for speaker, count in _speakers(others).most_common(2) if count > len(rows) / 2]
     if len(common) < 2:
         return []
     first, second = sorted(common)
     roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in (first, second))
     text = f"most rows are one message with lines of '{first}:' and '{second}:', and an app sends turns; if these are "
     return [Finding(WARNING, "TRANSCRIPT", name, f"{text}turns, say who speaks: 'data.role_map={{{roles}}}'")]
+
+
+def check_unsplit(name: str, rows: Rows) -> list[Finding]:
+    """Rows whose turns ``data.role_map`` names, and yet they are one message: no share of them is what was meant."""
+    unsplit = [row for row in rows if row.conversation.unsplit]
+    if not unsplit:
+        return []
+    first, speaker = unsplit[0], unsplit[0].conversation.unsplit[0]
+    opening = first.conversation.messages[0].content.lstrip().partition("\n")[0]
+    text = (
+        f"{len(unsplit)} of {len(rows)} rows have lines of '{speaker}:' yet stay one message: the "
+        "text must open with a speaker of data.role_map, a time stamp before it or not; here it opens with "
+        f"{shortened(opening)} ({first.where}); cut what stands before the speakers, or name who speaks there"
+    )
+    return [Finding(WARNING, "TRANSCRIPT", name, text)]
 
 
 def _speakers(rows: Rows) -> Counter[str]:
@@ -73,7 +91,11 @@ def check_roles(role_map: Mapping[str, str], rows: Rows, notes: Iterable[str]) -
     found = [f"roles {', '.join(sorted(roles))}", *sorted(note for note in known if note.startswith("role "))]
     if speakers := [name for name, _ in _speakers(rows).most_common(4)]:
         found.append(f"texts with lines of {listed(speakers)}, which are turns only if the first line is of role_map")
-    text = f"no turn is of {listed(unused)}; correct it or leave it out; found: {'; '.join(found)}"
+    unsplit = {name for row in rows for name in row.conversation.unsplit}
+    if spelt := [name for name in unused if name in unsplit]:
+        found.append(f"texts that stay one message with lines of {listed(spelt)} (TRANSCRIPT)")
+    mend = "; correct it or leave it out" if len(spelt) < len(unused) else ""
+    text = f"no turn is of {listed(unused)}{mend}; found: {'; '.join(found)}"
     return [Finding(WARNING, "ROLE_UNUSED", "data.role_map", text)]
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,10 +97,13 @@ def none_labelled(source: Source, rows: int, policy: str) -> DataError:
     )
 
 
-def read_conversation(source: str, settings: DataSettings | None = None) -> Conversation:
+def read_conversation(
+    source: str, settings: DataSettings | None = None, notes: Counter[str] | None = None
+) -> Conversation:
     """One conversation from a JSON file, or from standard input (``-``): an object with ``messages``, or their list.
 
-    ``settings.columns`` names what the object holds; one with ``messages`` needs no other name.
+    ``settings.columns`` names what the object holds; one with ``messages`` needs no other name. ``notes`` counts the
+    values that were not read literally.
 
     Raises:
         DataError: it cannot be read, or is not a conversation.
@@ -114,17 +118,19 @@ def read_conversation(source: str, settings: DataSettings | None = None) -> Conv
         raise DataError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
     except ValueError as error:
         raise DataError(f'{where}: not JSON: {error}; give {{"messages": [...]}} or a list of messages') from error
-    return parse_conversation(value, where, settings)
+    return parse_conversation(value, where, settings, notes)
 
 
-def parse_conversation(value: Any, where: str, settings: DataSettings | None = None) -> Conversation:
+def parse_conversation(
+    value: Any, where: str, settings: DataSettings | None = None, notes: Counter[str] | None = None
+) -> Conversation:
     """One conversation from parsed JSON: an object with ``messages``, or their list; ``where`` names it in errors.
 
     Raises:
         DataError: it is not a conversation.
     """
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
-    findings, settings = Findings(), _unskipped(settings)
+    findings, settings = Findings(notes), _unskipped(settings)
     columns = settings.columns
     if isinstance(row, dict):
         missing = any(name not in row for name in columns.messages.split(","))
@@ -168,15 +174,15 @@ class Rejected:
 
 
 def stream_conversations(
-    source: str, settings: DataSettings | None = None
+    source: str, settings: DataSettings | None = None, notes: Counter[str] | None = None
 ) -> Iterator[tuple[Any, LabelledConversation | Rejected]]:
     """Every row of ``source`` in its order, one in memory at a time: its value, and the conversation without labels, or
-    why there is none.
+    why there is none. ``notes`` counts the values that were not read literally.
 
     Raises:
         DataError: the source as a whole, or the rest of it, cannot be read.
     """
-    rejected = _ByRow()
+    rejected = _ByRow(notes)
     for where, value, _, conversation in _conversations(source, _unskipped(settings), rejected):
         own = rejected.rows.pop(where, None)
         yield from rejected.taken(source)
@@ -190,8 +196,8 @@ def stream_conversations(
 class _ByRow(Findings):
     """Findings kept row by row, until they are taken."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, notes: Counter[str] | None) -> None:
+        super().__init__(notes)
         self.rows: dict[str, list[Finding]] = {}
 
     def add(self, code: str, where: str, problem: str, part: str = "") -> None:

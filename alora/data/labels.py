@@ -9,8 +9,8 @@ from unicodedata import normalize
 from alora.config.arguments import quoted
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.cells import kind, listed, unpacked
 from alora.data.formats import shortened
-from alora.data.messages import kind, listed, unpacked
 from alora.findings import Findings
 from alora.policy import Policy
 

@@ -1,33 +1,16 @@
-"""One conversation: its messages, and how to read them from a row of OpenAI's form, ShareGPT's, or two text columns."""
+"""One conversation: its messages, and how to read them from a row's, of OpenAI's form, ShareGPT's, or plain texts."""
 
 import json
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.formats import parse_json, shortened
+from alora.config.schema import DataSettings
+from alora.data.cells import ROLES, STAYS_ONE, kind, listed, raw_messages, unsplit_speakers, usual_role
+from alora.data.formats import shortened
 from alora.data.keys import MEDIA, media_of, opened, unread
 from alora.findings import Findings
 from alora.reading import lone_surrogate
-
-ROLES = ("system", "user", "assistant", "tool")
-ALIASES = {
-    **dict.fromkeys(("human", "customer"), "user"),
-    **dict.fromkeys(("gpt", "bot", "model", "ai", "chatbot", "function_call"), "assistant"),
-    **dict.fromkeys(("function", "observation"), "tool"),
-    "developer": "system",
-}
-_SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "output", "answer", "assistant"), ROLES[2])}
-_SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
-# A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z", "5/1/24, 10:00 PM -".
-_DATE = r"(?:\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d\d(?:\d\d)?)"
-_TIME = r"\d{1,2}:\d\d(?:[:.,]\d{1,6}){0,2}(?:[^\S\n]?[AaPp]\.?[Mm]\.?|[ \t]?(?:Z|UTC|[+-]\d\d:?\d\d))?"
-_WHEN = rf"(?:{_DATE}(?:[,T \t]{{1,2}}{_TIME})?|{_TIME}(?:,?[ \t]{_DATE})?)"
-STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:[-–—][ \t]{{1,4}})?)?+"
-# A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
-_PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 
 
 @dataclass(frozen=True)
@@ -58,10 +41,14 @@ class Message:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages in order. ``id`` is the row's own, or where it stands (``train.jsonl:17``)."""
+    """Messages in order. ``id`` is the row's own, or where it stands (``train.jsonl:17``).
+
+    ``unsplit`` are speakers of ``data.role_map`` whose turns are in the text of its only message.
+    """
 
     id: str
     messages: Sequence[Message]
+    unsplit: Sequence[str] = field(default=(), compare=False, repr=False)  # no part of what a digest is of
 
     @property
     def transcript(self) -> str:
@@ -92,7 +79,7 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     if not isinstance(row, dict):
         findings.add("ROW_KIND", where, f"a row is an object with {columns.messages!r}, not {kind(row)}")
         return None
-    raw = _raw_messages(row, where, settings, findings)
+    raw = raw_messages(row, where, settings, findings)
     reader = _Reader(settings, findings, where)
     messages = [reader.message(item, number) for number, item in enumerate(raw or [], 1)]
     empty = raw is not None and all(message is not None and not message.text.strip() for message in messages)
@@ -112,71 +99,18 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     elif isinstance(name, str) and lone_surrogate(name) is not None:
         findings.add("NOT_UNICODE", where, f"{columns.id!r} holds a lone surrogate, which is not Unicode text")
     complete = tuple(message for message in messages if message is not None)
-    return Conversation(where if name is None else str(name), complete) if raw and len(complete) == len(raw) else None
-
-
-def _raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findings: Findings) -> list[Any] | None:
-    """The row's messages as they stand. Columns of plain texts (``prompt,response``) are turns in that order."""
-    column = settings.columns.messages
-    names = [column] if column in row else column.split(",")
-    missing = [name for name in names if name not in row]
-    if missing:
-        text = f"no column {missing[0]!r}; the row has {listed(row)}; set data.columns.messages=NAME"
-        findings.add("COLUMN_MISSING", where, text)
+    if not raw or len(complete) < len(raw):
         return None
-    values = [row[name] for name in names]
-    if len(names) == 1 and isinstance(value := unpacked(values[0]), list):
-        return value
-    if len(names) == 1 and isinstance(value, str) and (turns := spoken(value, settings.role_map)):
-        return turns
-    printed = len(names) == 1 and isinstance(values[0], str) and _PRINTED.match(values[0])
-    texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
-    if column != ColumnSettings.messages and not printed and all(isinstance(value, str | None) for value in values):
-        for name in {*names} - {name for name, _, _ in texts} if texts else ():
-            findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
-        return [
-            {"role": _SPEAKERS.get(name.strip().lower(), ROLES[1 + index % 2]), "content": text}
-            for name, index, text in texts
-        ]
-    kinds = ", ".join(f"{name!r} is {kind(value)}" for name, value in zip(names, values, strict=True))
-    if printed:  # the cell is given apart, so that all such rows are one finding
-        text = "messages as Python prints them, or cut short; write them as JSON, by json.dumps"
-        findings.add("MESSAGES_KIND", where, text, kinds)
-        return None
-    hint = " as JSON, by json.dumps" if isinstance(values[0], str) else ""
-    findings.add("MESSAGES_KIND", where, f'{kinds}; messages are a list of {{"role": ..., "content": ...}}{hint}')
-    return None
-
-
-def usual_role(name: str) -> str | None:
-    """The role that ``name`` stands for without a setting."""
-    known = ALIASES.get(name.lower(), name.lower())
-    return known if known in ROLES else None
+    unsplit, text = (), row.get(columns.messages)
+    if settings.role_map and isinstance(text, str) and [message.content for message in complete] == [text]:
+        unsplit = tuple(unsplit_speakers(text, settings.role_map))
+        findings.notes.update([STAYS_ONE] * bool(unsplit))
+    return Conversation(where if name is None else str(name), complete, unsplit)
 
 
 def role_note(name: Any, role: str) -> str:
     """The note on turns of ``name``."""
     return f"role {shortened(name)} is read as {role}"
-
-
-def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
-    """The turns of a transcript, which open a line with one of ``roles`` and a colon, a time stamp before it or not;
-    none for any other text."""
-    names = "|".join(map(re.escape, roles)) or "(?!)"
-    before, *parts = re.split(rf"^[ \t]*{STAMP}({names}):", text, flags=re.MULTILINE)
-    if before.strip():
-        return []
-    return [{"role": role, "content": said.strip()} for role, said in zip(parts[::2], parts[1::2], strict=True)]
-
-
-def unpacked(value: Any) -> Any:
-    """A list or an object that a table's cell holds as JSON; anything else as it is."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-        try:
-            return parse_json(value)
-        except ValueError:
-            return value
-    return value
 
 
 class _Reader:
@@ -300,13 +234,3 @@ class _Reader:
             if call.get("id"):
                 self._tools[str(call["id"])] = name
         return tuple(calls)
-
-
-def listed(row: Iterable[str]) -> str:
-    """The columns of a row, or other keys, for an error message."""
-    return ", ".join(map(shortened, list(row)[:8])) or "no columns"
-
-
-def kind(value: Any) -> str:
-    """What a value is, for an error message."""
-    return "missing or null" if value is None else f"{type(value).__name__} {shortened(value)}"

@@ -17,7 +17,7 @@ Row = tuple[Any, LabelledConversation | Rejected]  # its value, and what became 
 
 @dataclass
 class Survey:
-    """Counts of the rows that were read; ``wrong`` groups their problems."""
+    """Counts of the rows that were read; ``wrong`` groups their problems, and has the notes on how they were read."""
 
     settings: DataSettings
     shard_rows: int | None = None  # each shard of this many rows has a digest of its own
@@ -64,7 +64,7 @@ def survey(source: str, settings: DataSettings, shard_rows: int | None = None) -
         DataError: there are none, or none has the column of times.
     """
     counted = Survey(settings, shard_rows)
-    for value, row in stream_conversations(source, settings):
+    for value, row in stream_conversations(source, settings, counted.wrong.notes):
         counted.add(value, row)
     if not counted.count:
         raise DataError(f"{source} holds no rows")

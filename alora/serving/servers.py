@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Event, Thread
 from typing import Any, TypeVar
 
-from alora.data.messages import usual_role
+from alora.data.cells import usual_role
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.http import Full, Http, Unreachable, Waiting, named
 

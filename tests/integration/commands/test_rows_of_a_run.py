@@ -57,6 +57,14 @@ def threshold(place, name="run"):
     return json.loads((place / name / "battery/toy/alora.json").read_text())["operating_point"]["threshold"]
 
 
+def test_a_role_map_that_splits_no_text_is_noted(place, capsys):
+    lines = [json.loads(line) for line in (place / "test.jsonl").read_text().splitlines()]
+    texts = [line | {"prompt": f"Chat started\nAgent: {line['prompt']}"} for line in lines]
+    (place / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in texts))
+    evaluated(place, "data.role_map={Agent: assistant}")
+    assert "something else (24 times)" in capsys.readouterr().err
+
+
 def test_one_column_named_leaves_the_others_to_the_run(place):
     as_trained = evaluated(place)
     assert as_trained["alora"] > 0.9

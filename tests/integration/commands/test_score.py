@@ -76,6 +76,18 @@ def test_rows_on_a_server(rows, wanted, capsys):
     assert equal(read(capsys.readouterr().out)[1], wanted)
 
 
+def test_what_of_a_column_is_read_otherwise_is_noted(tmp_path, capsys):
+    rows, talk = tmp_path / "rows.jsonl", tmp_path / "talk.json"
+    talk.write_text(one := json.dumps({"chat": "Chat started\nAgent: hello\nCustomer: hi"}))
+    rows.write_text(f"{one}\n" * 3)
+    read = ["data.columns.messages=chat", "data.role_map={Agent: assistant, Customer: user}"]
+    for given in ([rows], [rows, f"output={tmp_path / 'verdicts.parquet'}"], [talk]):
+        assert score(*given, *read) == 0
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+        assert "stays one message: it opens with something else" in line
+        assert line.endswith("(3 times)") == (given[0] is rows)
+
+
 def test_a_bad_row_is_named_and_nothing_is_written(rows, tmp_path, capsys):
     rows.write_text(rows.read_text() + '{"messages": []}\n[\n')
     output = tmp_path / "verdicts.jsonl"

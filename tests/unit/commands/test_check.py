@@ -97,6 +97,37 @@ def test_transcripts_in_one_message_are_doubtful(tmp_path, base, capsys):
     assert capsys.readouterr().out.count("[TRANSCRIPT]") == 1
 
 
+def test_transcripts_that_role_map_does_not_split_are_doubtful_in_every_split(tmp_path, base, capsys):
+    def chats(opening, every, word):
+        given = [item["messages"][0]["content"] for item in rows(word=word)]
+        texts = [f"{opening * (n % every == 0)}Agent: {text}\nCaller: yes" for n, text in enumerate(given)]
+        return [{"chat": text, "label": ("violation", "ok")[n % 2]} for n, text in enumerate(texts)]
+
+    def check(**splits):
+        files = {name: write(tmp_path, f"{name}.jsonl", made) for name, made in splits.items()}
+        data = DataSettings(columns=ColumnSettings(messages="chat"), role_map=roles, **files)
+        run(recipe(base, data))
+        return capsys.readouterr().out
+
+    roles = {"Agent": "assistant", "Caller": "user"}
+    opening = "Chat started by visitor\n"
+    out = check(
+        train=chats(opening, 4, "talk"), validation=chats("", 1, "sing"), test=chats("[8 May, 10:00] ", 1, "hum")
+    )
+    warned = [line for line in out.splitlines() if "warning" in line]
+    assert warned[0].startswith("warning: train: 10 of 40 rows have lines of 'Agent:' yet stay one message: the text")
+    assert "here it opens with 'Chat started by visitor' (train.jsonl:1); " in warned[0]
+    assert "warning: test: 40 of 40 rows have lines of" in warned[1]
+    assert "'[8 May, 10:00] Agent: hum aa' (test.jsonl:1)" in warned[1]
+    assert warned[2] == "0 errors, 2 warnings: ready to train"
+    assert "note: a text with lines of a speaker of data.role_map stays one message" in out
+    out = check(train=chats(opening, 1, "talk"), validation=chats(opening, 1, "sing"))  # role_map is not proposed again
+    assert out.count("[TRANSCRIPT]") == 2
+    (unused,) = [line for line in out.splitlines() if "[ROLE_UNUSED]" in line]
+    assert "texts that stay one message with lines of 'Agent', 'Caller' (TRANSCRIPT)" in unused
+    assert "leave it out" not in unused
+
+
 def test_a_role_that_no_turn_has_is_doubtful(tmp_path, base, capsys):
     def chats(word, speaker="Bot"):
         given = [item["messages"][0]["content"] for item in rows(word=word)]

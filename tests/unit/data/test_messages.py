@@ -5,9 +5,10 @@ import json
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.cells import STAYS_ONE, spoken, unsplit_speakers
 from alora.data.columns import detect_columns
 from alora.data.conversation import Rejected, read_labelled, stream_conversations
-from alora.data.messages import Message, ToolCall, conversation_of, spoken
+from alora.data.messages import Message, ToolCall, conversation_of
 from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy
@@ -388,6 +389,10 @@ STAMPS = (
         "10:00 – ",
         "[10:00 AM, 5/1/2024] ",
         "2024-05-01 10:00:05.123+02:00\t",
+        "2024-05-01 10:00:05 | ",
+        "Mon 10:00 ",
+        "[Tuesday, 10:00] ",
+        "Wed. 2024-05-01 10:00 - ",
     ),
 )
 
@@ -404,16 +409,66 @@ def test_a_time_stamp_before_a_speaker_is_no_part_of_the_text(stamp):
 
 
 def test_what_stands_before_a_speaker_and_is_no_time_stamp_is_text():
-    for before in ("10:00", "[a] ", "1.1 ", "1.2.3 ", "10 ", "http://", "10:00 then ", "[10:00 ", "10:00: "):
+    for before in (
+        "10:00",
+        "[a] ",
+        "1.1 ",
+        "1.2.3 ",
+        "10 ",
+        "http://",
+        "10:00 then ",
+        "[10:00 ",
+        "10:00: ",
+        "Mon ",
+        "On Mon 10:00 ",
+    ):
         text = f"{before}Bot: hi"
         conversation, _ = read({"chat": text}, columns=ColumnSettings(messages="chat"), role_map={"Bot": "assistant"})
         assert conversation.messages == (Message("user", text),)
 
 
+CHAT = "{}Customer: hi\n{}Agent: hello"
+SPOKEN_BY = {"Customer": "user", "Agent": "assistant"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CHAT.replace("{}", "", 1).format("12 May 2024 10:00 AM "),  # split, and not all of it
+        "My agent said Agent: no",
+        "Ask the Agent: no",
+        "Reagent: no\nhttp://x/ Agents: no",
+        "Agent://x",
+        *("hello", "", "Agent", "1 Agent", f"{'1' * 41} Agent: no"),
+    ],
+)
+def test_a_text_that_merely_names_a_speaker_is_no_transcript(text):
+    conversation, findings = read({"chat": text or "x"}, columns=ColumnSettings(messages="chat"), role_map=SPOKEN_BY)
+    assert conversation.unsplit == ()
+    assert STAYS_ONE not in findings.notes
+
+
+@pytest.mark.parametrize("stamp", ["May 1, 2024 10:00 AM ", "**[10:00]** ", "[1714500000] ", "[00:00 --> 00:01]", "> "])
+def test_a_transcript_that_opens_otherwise_stays_one_message_with_a_note(stamp):
+    columns = ColumnSettings(messages="chat")
+    for text in (CHAT.format(stamp, stamp), "Chat started by visitor\n" + CHAT.format("", "")):
+        conversation, findings = read({"chat": text}, columns=columns, role_map=SPOKEN_BY)
+        assert conversation.messages == (Message("user", text),)
+        assert conversation.unsplit == ("Customer", "Agent")
+        assert findings.notes == {STAYS_ONE: 1}
+    assert unsplit_speakers("CUSTOMER: hi\nagent: hello", SPOKEN_BY) == ["CUSTOMER", "agent"]
+    for row, roles in (({"messages": [{"role": "user", "content": text}]}, SPOKEN_BY), ({"text": text}, {})):
+        conversation, findings = read(row, role_map=roles)
+        assert conversation.unsplit == ()
+        assert STAYS_ONE not in findings.notes
+
+
 @pytest.mark.timeout(120)  # ends a search in quadratic time, which would take hours
-@pytest.mark.parametrize("part", ["10:00", "10:00 ", "[10:00", "2024-05-01 ", "1:1", "9", " ", "\n", "[1:00] - "])
+@pytest.mark.parametrize(
+    "part", ["10:00", "10:00 ", "[10:00", "2024-05-01 ", "1:1", "9", " ", "\n", "[1:00] - ", "Mon "]
+)
 def test_a_hostile_text_is_searched_for_stamps_in_linear_time(part):
-    assert spoken(part * 200_000, ["Bot"]) == []
+    assert spoken(part * 200_000, ["Bot"]) == unsplit_speakers(part * 200_000, ["Bot"]) == []
 
 
 def test_another_spelling_of_a_mapped_label_is_mapped_as_well(tmp_path):
