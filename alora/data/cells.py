@@ -17,6 +17,7 @@ ALIASES = {
 }
 _SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "output", "answer", "assistant"), ROLES[2])}
 _SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
+_SPEAKERS |= dict.fromkeys(("input", "context", "document", "documents", "passage", "reference"), "user")
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
 _PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".

@@ -6,6 +6,7 @@ from typing import Any
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings
+from alora.data.cells import listed
 from alora.data.labels import named_alone
 from alora.findings import Findings
 
@@ -13,6 +14,8 @@ from alora.findings import Findings
 LISTS = ("conversations", "conversation")
 DETECTED = (*LISTS, "system,prompt,response", "prompt,response", "prompt,completion",
             "instruction,output", "question,answer", "user,assistant", "text", "prompt")  # fmt: skip
+# Next to such texts, what a verdict may hang on; the user says whether it is a turn.
+_CONTEXT = ("system", "context", "input", "history", "document", "documents", "passage", "reference")
 
 
 def detect_columns(
@@ -42,10 +45,15 @@ def detect_columns(
         if named not in row and form is not None:
             actual = ",".join(own[name] for name in form.lower().split(","))
             changes |= {key: actual} if actual != named else {}
+    changed = replace(columns, **changes)
+    taken = {name for names in vars(changed).values() for name in (names or "").split(",")}
     for key, name in changes.items():
         are = "are" if key.endswith("s") else "is"
-        findings.notes[f"{key} {are} read from data.columns.{key}={name}"] += 1
-    return replace(columns, **changes)
+        of_texts = key == "messages" and name.lower() in DETECTED[len(LISTS) :]
+        left = [own[word] for word in _CONTEXT if of_texts and word in own and own[word] not in taken]
+        rest = f"; {listed(left)} {'are' if len(left) > 1 else 'is'} not read" if left else ""
+        findings.notes[f"{key} {are} read from data.columns.{key}={name}{rest}"] += 1
+    return changed
 
 
 def own_columns(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> ColumnSettings:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from alora.config.schema import DataSettings
-from alora.data.cells import ROLES, STAYS_ONE, kind, listed, raw_messages, unsplit_speakers, usual_role
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.cells import ROLES, STAYS_ONE, kind, listed, raw_messages, unpacked, unsplit_speakers, usual_role
 from alora.data.formats import shortened
 from alora.data.keys import MEDIA, media_of, opened, unread
 from alora.findings import Findings
@@ -101,11 +101,33 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     complete = tuple(message for message in messages if message is not None)
     if not raw or len(complete) < len(raw):
         return None
+    complete = _system_first(row, complete, where, columns, findings)
     unsplit, text = (), row.get(columns.messages)
     if settings.role_map and isinstance(text, str) and [message.content for message in complete] == [text]:
         unsplit = tuple(unsplit_speakers(text, settings.role_map))
         findings.notes.update([STAYS_ONE] * bool(unsplit))
     return Conversation(where if name is None else str(name), complete, unsplit)
+
+
+def _system_first(
+    row: dict[str, Any], messages: tuple[Message, ...], where: str, columns: ColumnSettings, findings: Findings
+) -> tuple[Message, ...]:
+    """A list's messages behind the row's text ``system``, where Anthropic's rows and LLaMA-Factory's have it."""
+    system, taken = row.get("system"), {name for names in vars(columns).values() for name in (names or "").split(",")}
+    if not isinstance(system, str) or not system.strip() or "system" in taken:
+        return messages
+    if not isinstance(unpacked(row.get(columns.messages)), list):
+        return messages
+    own = [message.text.strip() for message in messages if message.role == "system"]
+    if own and system.strip() not in own:
+        text = f"'system' differs from the system message in {columns.messages!r}; remove one of them"
+        findings.add("SYSTEM_DIFFERS", where, text)
+    elif lone_surrogate(system) is not None:
+        findings.add("NOT_UNICODE", where, "'system' holds a lone surrogate, which is not Unicode text")
+    elif not own:
+        findings.notes[f"'system' is read as the first message, before {columns.messages!r}"] += 1
+        return (Message("system", system), *messages)
+    return messages
 
 
 def role_note(name: Any, role: str) -> str:

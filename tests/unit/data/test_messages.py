@@ -130,6 +130,71 @@ def test_messages_as_python_prints_them_are_no_text(cell, column):
     assert "as JSON, by json.dumps" in finding.problem
 
 
+TURNS = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": TURNS},
+        {"messages": json.dumps(TURNS)},
+        {"conversations": [{"from": "human", "value": "Hi"}]},
+    ],
+)
+def test_a_system_text_next_to_a_list_of_messages_is_the_first_of_them(row):
+    conversation, findings = read(row | {"system": "Be kind."})
+    assert conversation.messages == (Message("system", "Be kind."), Message("user", "Hi"))
+    (name,) = row
+    assert findings.notes[f"'system' is read as the first message, before {name!r}"] == 1
+    for nothing in ("", " ", None, 3, ["Be kind."]):
+        assert read(row | {"system": nothing})[0].messages == (Message("user", "Hi"),)
+
+
+@pytest.mark.parametrize("named", ["label", "labels", "id", "group", "time"])
+def test_a_system_that_another_setting_names_is_no_message(named):
+    conversation, findings = read(
+        {"messages": TURNS, "system": "ok"}, columns=ColumnSettings(messages="messages", **{named: "system"})
+    )
+    assert conversation.messages == (Message("user", "Hi"),)
+    assert not findings.notes
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "System"])
+def test_two_system_messages_that_differ_are_refused(role):
+    row = {"messages": [{"role": role, "content": "Be kind."}, *TURNS]}
+    conversation, findings = read(row | {"system": "Be kind.\n"})
+    assert findings.count == 0
+    assert [message.role for message in conversation.messages] == ["system", "user"]
+    _, findings = read(row | {"system": "Be rude."})
+    (finding,) = findings.all()
+    assert finding.code == "SYSTEM_DIFFERS"
+    assert finding.problem == "'system' differs from the system message in 'messages'; remove one of them"
+    _, findings = read({"messages": TURNS, "system": "\ud800"})
+    assert [finding.code for finding in findings.all()] == ["NOT_UNICODE"]
+
+
+def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
+    texts, read_from = {"question": "Why?", "answer": "So."}, "messages are read from data.columns.messages="
+    for more, rest in (
+        ({}, ""),
+        ({"topic": "a"}, ""),
+        ({"Context": "Docs.", "id": "1"}, "; 'Context' is not read"),
+        ({"input": "", "history": [["a", "b"]]}, "; 'input', 'history' are not read"),
+    ):
+        _, findings = read(texts | more)
+        assert list(findings.notes) == [f"{read_from}question,answer{rest}"]
+    _, findings = read(texts | {"context": "c1"}, columns=ColumnSettings(group="context"))
+    assert list(findings.notes) == [f"{read_from}question,answer"]
+    named = ColumnSettings(messages="question,context,answer")
+    conversation, findings = read(texts | {"context": "Docs."}, columns=named)
+    assert [message.role for message in conversation.messages] == ["user", "user", "assistant"]
+    assert not findings.notes
+    _, findings = read({"conversations": [{"from": "human", "value": "Hi"}], "context": "Docs."})
+    assert f"{read_from}conversations" in findings.notes
+    _, findings = read({"system": "Be kind.", "prompt": "Hi", "response": "Ho"})
+    assert list(findings.notes) == [f"{read_from}system,prompt,response"]
+
+
 def test_messages_as_python_prints_them_are_one_finding(tmp_path):
     chats = tmp_path / "chats.jsonl"
     cells = [str([{"role": "user", "content": f"talk {number}"}]) for number in range(30)]
