@@ -28,6 +28,7 @@ _WHEN = rf"{_DAY}(?:{_DATE}(?:[,T \t]{{1,2}}{_TIME})?|{_TIME}(?:,?[ \t]{_DATE})?
 STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:[-–—|][ \t]{{1,4}})?)?+"
 # What may stand before a speaker where it is no stamp that alora knows: "**", "[12 May, 10:00]", but no mere words.
 _AHEAD = r"^(?P<ahead>[^\n]{0,40}?)(?<!\w)"
+GATHER = "one row is one conversation: gather a conversation's turns into messages"
 STAYS_ONE = "a text with lines of a speaker of data.role_map stays one message: it opens with something else"
 
 
@@ -37,8 +38,10 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     names = [column] if column in row else column.split(",")
     missing = [name for name in names if name not in row]
     if missing:
-        text = f"no column {missing[0]!r}; the row has {listed(row)}; set data.columns.messages=NAME"
-        findings.add("COLUMN_MISSING", where, text)
+        said = {name.strip().lower() for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
+        is_turn = {"role", "from"} & said and {"content", "value"} & said
+        mend = GATHER if is_turn else "set data.columns.messages=NAME"
+        findings.add("COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {mend}")
         return None
     values = [row[name] for name in names]
     if len(names) == 1 and isinstance(value := unpacked(values[0]), list):
@@ -50,6 +53,8 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     if column != ColumnSettings.messages and not printed and all(isinstance(value, str | None) for value in values):
         for name in {*names} - {name for name, _, _ in texts} if texts else ():
             findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
+        for name in _roles_aside(row, settings) if len(names) == 1 else ():
+            findings.notes[f"{name!r} is not read: {GATHER}"] += 1
         return [
             {"role": _SPEAKERS.get(name.strip().lower(), ROLES[1 + index % 2]), "content": text}
             for name, index, text in texts
@@ -62,6 +67,18 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     hint = " as JSON, by json.dumps" if isinstance(values[0], str) else ""
     findings.add("MESSAGES_KIND", where, f'{kinds}; messages are a list of {{"role": ..., "content": ...}}{hint}')
     return None
+
+
+def _roles_aside(row: dict[str, Any], settings: DataSettings) -> list[str]:
+    """The columns that say who speaks in a row, as in an export with one message a row."""
+    names = [name for name in row if isinstance(name, str) and name.strip().lower() in ("role", "from")]
+    roles = [(name, row[name]) for name in names if name not in named_columns(settings.columns)]
+    return [name for name, role in roles if isinstance(role, str) and (role in settings.role_map or usual_role(role))]
+
+
+def named_columns(columns: ColumnSettings) -> set[str]:
+    """Every column that the settings name."""
+    return {name for names in vars(columns).values() if names for name in names.split(",")}
 
 
 def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:

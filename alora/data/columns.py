@@ -6,7 +6,7 @@ from typing import Any
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings
-from alora.data.cells import listed
+from alora.data.cells import listed, named_columns
 from alora.data.labels import named_alone
 from alora.findings import Findings
 
@@ -46,7 +46,7 @@ def detect_columns(
             actual = ",".join(own[name] for name in form.lower().split(","))
             changes |= {key: actual} if actual != named else {}
     changed = replace(columns, **changes)
-    taken = {name for names in vars(changed).values() for name in (names or "").split(",")}
+    taken = named_columns(changed)
     for key, name in changes.items():
         are = "are" if key.endswith("s") else "is"
         of_texts = key == "messages" and name.lower() in DETECTED[len(LISTS) :]

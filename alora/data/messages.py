@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import ROLES, STAYS_ONE, kind, listed, raw_messages, unpacked, unsplit_speakers, usual_role
+from alora.data.cells import (
+    ROLES,
+    STAYS_ONE,
+    kind,
+    listed,
+    named_columns,
+    raw_messages,
+    unpacked,
+    unsplit_speakers,
+    usual_role,
+)
 from alora.data.formats import shortened
 from alora.data.keys import MEDIA, media_of, opened, unread
 from alora.findings import Findings
@@ -113,8 +123,8 @@ def _system_first(
     row: dict[str, Any], messages: tuple[Message, ...], where: str, columns: ColumnSettings, findings: Findings
 ) -> tuple[Message, ...]:
     """A list's messages behind the row's text ``system``, where Anthropic's rows and LLaMA-Factory's have it."""
-    system, taken = row.get("system"), {name for names in vars(columns).values() for name in (names or "").split(",")}
-    if not isinstance(system, str) or not system.strip() or "system" in taken:
+    system = row.get("system")
+    if not isinstance(system, str) or not system.strip() or "system" in named_columns(columns):
         return messages
     if not isinstance(unpacked(row.get(columns.messages)), list):
         return messages

@@ -195,6 +195,27 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     assert list(findings.notes) == [f"{read_from}system,prompt,response"]
 
 
+@pytest.mark.parametrize("names", [("role", "content"), ("from", "value"), ("Role", "Content")])
+def test_a_message_a_row_is_no_conversation_a_row(names):
+    row = dict(zip(names, ("assistant", "Hi"), strict=True)) | {"conversation_id": "c1", "turn": "1"}
+    _, findings = read(row)
+    (finding,) = findings.all()
+    gather = "one row is one conversation: gather a conversation's turns into messages"
+    assert finding.problem.endswith(f"; {gather}")
+    assert "data.columns" not in finding.problem
+    named = ColumnSettings(messages=names[1])
+    conversation, findings = read(row, columns=named)
+    assert conversation.messages == (Message("user", "Hi"),)
+    assert findings.notes == {f"{names[0]!r} is not read: {gather}": 1}
+    for other in (row | {names[0]: "ann"}, row | {names[0]: None}, {names[1]: "Hi"}):
+        assert not read(other, columns=named)[1].notes
+    assert not read(row, columns=ColumnSettings(messages=names[1], group=names[0]))[1].notes
+    assert read(row | {names[0]: "Ann"}, columns=named, role_map={"Ann": "user"})[1].notes
+    for other in ({"role": "user"}, {"content": "Hi"}, {"role": "user", "content": ["Hi"]}, {"role": 1, "value": "Hi"}):
+        (finding,) = read(other)[1].all()
+        assert finding.problem.endswith("; set data.columns.messages=NAME")
+
+
 def test_messages_as_python_prints_them_are_one_finding(tmp_path):
     chats = tmp_path / "chats.jsonl"
     cells = [str([{"role": "user", "content": f"talk {number}"}]) for number in range(30)]
