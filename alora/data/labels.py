@@ -113,7 +113,8 @@ def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], fin
         findings.notes[f"a row whose 'policy' is another than {known} is left out"] += 1
         return None
     text = f"'policy' is {kind(named)}; a row with one label names one of {known}"
-    findings.add("POLICY_UNKNOWN", where, f"{text} (one file for each policy: data.train=FILE.{POLICY_PLACE}.csv)")
+    mend = f"policies=[ID] reads the file for one policy, and a file for each is FILE.{POLICY_PLACE}.csv"
+    findings.add("POLICY_UNKNOWN", where, f"{text}; {mend}")
     return None
 
 

@@ -324,8 +324,13 @@ def test_many_policies_share_a_file(tmp_path):
     path = jsonl(tmp_path, {"messages": messages, "labels": {"p": "ok", "q": "violation"}}, row(label="ok", policy="q"))
     rows = read_multilabelled(path, DataSettings(), [POLICY, OTHER])
     assert [dict(item.labels) for item in rows] == [{"p": "ok", "q": "violation"}, {"q": "ok"}]
-    with pytest.raises(DataError, match="a row with one label names one of p, q"):
+    with pytest.raises(DataError, match="a row with one label names one of p, q") as caught:
         read_multilabelled(jsonl(tmp_path, row()), DataSettings(), [POLICY, OTHER])
+    (finding,) = caught.value.findings
+    assert "policies=[ID] reads the file for one policy, and a file for each is FILE.%policy%.csv" in finding.problem
+    assert "data.train" not in finding.problem  # nor any key: it may be of data.test
+    (found,) = read_multilabelled(jsonl(tmp_path, row()), DataSettings(), [OTHER])
+    assert found.labels == {"q": "ok"}
 
 
 def test_a_row_that_names_another_policy_is_no_row_of_the_only_one(tmp_path):
