@@ -69,6 +69,15 @@ def test_no_window_has_a_higher_probability_than_the_highest(logits_WL):
     assert found == pytest.approx(max(label_probabilities(logits)[0] for logits in logits_WL), rel=1e-9)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_window_without_finite_logits_leaves_no_verdict_to_the_others(bad, order):
+    window = [bad, 1.0]
+    assert highest([[1.0, 2.0], window, [9.0, 1.0]][::order]) is window
+    with pytest.raises(AdapterError, match="overflow"):
+        make_verdict(POLICY, window, Calibration(), "d")
+
+
 def test_as_dict_is_json():
     verdict = make_verdict(POLICY, [0.5, -0.5], Calibration(1.5, 0.4), "sha256:abc")
     loaded = json.loads(json.dumps(verdict.as_dict()))

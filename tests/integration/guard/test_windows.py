@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -58,13 +59,14 @@ def test_the_guard_gives_the_highest_of_any_window(base, bundle, wanted):
     assert answer.usage.computed_tokens == answer.usage.prefix_tokens + answer.usage.suffix_tokens
 
 
-def test_a_window_without_an_answer_is_no_verdict(bundle, base):
+@pytest.mark.parametrize("bad", [Reading(0, error="lost"), Reading(0, (math.nan, 9.0))], ids=["lost", "not finite"])
+def test_a_window_without_an_answer_is_no_verdict(bundle, base, bad):
     class Fails:
         windows = 0
 
         async def read(self, prefix, asked, request):
             self.windows += 1
-            yield Reading(0, error="lost") if self.windows == 2 else Reading(0, (-9.0, 9.0))
+            yield bad if self.windows == 2 else Reading(0, (-9.0, 9.0))
 
     guard = GuardCore([Served.of(bundle)], Renderer(base.tokenizer, bundle.manifest.prompt), Fails())
     (verdict,) = asyncio.run(guard.answer(GuardRequest(messages=LONG))).verdicts
