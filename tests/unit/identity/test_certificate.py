@@ -60,6 +60,16 @@ def test_golden_rows_fail_beyond_the_tolerance_and_by_no_number(difference: floa
     assert [line.partition(":")[0] for line in failures] == ["golden rows"] * count
 
 
+def test_golden_rows_fail_by_a_control_alone(tmp_path: Path):
+    missed = (replace(RECORD.controls[0], caught=False),)
+    parity = ParityRecord(8, "float32", "float32", 1e-5, tolerance=1e-4, passed=False, controls=missed)
+    lying = replace(CERTIFICATE, parity=parity)
+    assert lying.failures == ("golden rows: control not caught: B = 0",)
+    write_certificate(lying, tmp_path / "identity.json")
+    with pytest.raises(BundleError, match="says that it passed, and holds: golden rows: control not caught"):
+        read_certificate(tmp_path / "identity.json")
+
+
 def test_it_covers_its_own_base_and_adapter():
     CERTIFICATE.require(BASE, "a" * 64)
 
