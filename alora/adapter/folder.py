@@ -35,9 +35,10 @@ _KEY_PREFIX = "base_model.model."
 
 # Settings of a LoraConfig that change what the adapter computes in a way that the bank does not.
 _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "lora_bias", "layer_replication",
-                "fan_in_fan_out", "target_parameters", "use_qalora", "use_bdlora", "trainable_token_indices",
-                "megatron_config", "arrow_config", "kasa_config", "monteclora_config", "layers_to_transform",
-                "layers_pattern", "exclude_modules")  # fmt: skip
+                "fan_in_fan_out", "target_parameters", "use_qalora", "trainable_token_indices", "megatron_config",
+                "layers_to_transform", "layers_pattern", "exclude_modules")  # fmt: skip
+# Those that PEFT takes as on, with its defaults, even when they are empty.
+_VARIANTS = ("use_bdlora", "arrow_config", "kasa_config", "monteclora_config")
 # Ways to begin that leave the base's weights alone; PEFT's others (PiSSA, OLoRA, LoftQ, ...) change them on loading.
 _BASE_UNCHANGED = (True, False, None, "gaussian", "eva", "orthogonal")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -222,6 +223,7 @@ def _is_set(value: Any) -> bool:
 
 def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
     used = [name for name in _UNSUPPORTED if _is_set(config.get(name))]
+    used += [name for name in _VARIANTS if config.get(name) is not None and config[name] is not False]
     if config.get("bias", "none") != "none":
         used.append(f"bias={config['bias']}")
     if config.get("init_lora_weights", True) not in _BASE_UNCHANGED:

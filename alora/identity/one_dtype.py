@@ -14,6 +14,7 @@ from torch import nn
 
 from alora.adapter.targets import require_linear
 from alora.config.environment import package_version
+from alora.errors import AdapterError
 from alora.identity.capture import OUTPUT, Call, Capture, Site, capture, twin
 from alora.identity.certificate import (
     ControlRecord,
@@ -89,15 +90,24 @@ def environment_here(device: str, attention: str) -> Environment:
 
 
 def with_adapter(bare: nn.Module, folder: Path, **config_changes: Any) -> PeftModel:
-    """A PeftModel on a twin of ``bare``, the adapter cast to the base's dtype as a server casts it."""
-    config: Any = LoraConfig.from_pretrained(str(folder))
-    require_linear(bare, [*(config.target_modules or ())])
-    for name, value in config_changes.items():
-        setattr(config, name, value)
+    """A PeftModel on a twin of ``bare``, the adapter cast to the base's dtype as a server casts it.
+
+    Raises:
+        AdapterError: PEFT refuses the folder, or a target is no linear layer.
+    """
     host = twin(bare)
-    return PeftModel.from_pretrained(
-        host, str(folder), config=config, autocast_adapter_dtype=False, torch_device=str(host.device)
-    ).eval()
+    try:
+        config: Any = LoraConfig.from_pretrained(str(folder))
+        require_linear(bare, [*(config.target_modules or ())])
+        for name, value in config_changes.items():
+            setattr(config, name, value)
+        return PeftModel.from_pretrained(
+            host, str(folder), config=config, autocast_adapter_dtype=False, torch_device=str(host.device)
+        ).eval()
+    except AdapterError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise AdapterError(f"PEFT cannot load {folder} ({error}); export the adapter again") from error
 
 
 def _unrepeatable(bare: nn.Module, call: Call, bases: Mapping[str, Capture]) -> list[FindingRecord]:

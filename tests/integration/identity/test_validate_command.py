@@ -63,6 +63,17 @@ def test_a_plain_lora_exits_1_and_is_named(folders, tmp_path: Path, capsys: pyte
     assert not report.exists()
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("corda_config", 1), ("velora_config", {}), ("lora_dropout", "none"), ("lora_dropout", 2.0)]
+)
+def test_an_adapter_that_peft_cannot_load_is_refused(folders, tmp_path: Path, capsys, key: str, value: object):
+    adapter = shutil.copytree(folders["alora"], tmp_path / "adapter")
+    config = adapter / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {key: value}))
+    assert validate(f"artifact={adapter}", f"base.source={folders['base']}", "identity.dtypes=[float32]") == 2
+    assert f"PEFT cannot load {adapter} (" in capsys.readouterr().err
+
+
 def test_json_on_standard_output(folders, capsys: pytest.CaptureFixture[str]):
     assert validate(f"artifact={folders['alora']}", "json=true", "identity.negative_controls=false") == 0
     certificate = json.loads(capsys.readouterr().out)

@@ -67,10 +67,14 @@ def test_the_digest_changes_with_whatever_changes_answers():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *[(key, True) for key in ("use_dora", "lora_bias", "fan_in_fan_out", "use_qalora", "use_bdlora")],
+        *[(key, True) for key in ("use_dora", "lora_bias", "fan_in_fan_out", "use_qalora")],
         *[(key, {"q_proj": 2}) for key in ("rank_pattern", "alpha_pattern")],
         *[(key, ["lm_head"]) for key in ("modules_to_save", "target_parameters")],
-        *[(key, {"any": 1}) for key in ("arrow_config", "kasa_config", "monteclora_config")],
+        *[
+            (key, value)
+            for key in ("use_bdlora", "arrow_config", "kasa_config", "monteclora_config")
+            for value in ({"any": 1}, {})
+        ],
         ("layer_replication", [[0, 2]]),
         *[(key, ["v_proj"]) for key in ("exclude_modules", "layers_pattern")],
         ("layers_to_transform", [0]),
