@@ -107,7 +107,7 @@ def _names(file: Path) -> list[str]:
         raise BundleError(f"{file.parent} has no {file.name}, so it is not a battery")
     content = read_json(file, BundleError, "write the battery again")
     version, names = content.get("schema_version"), content.get("bundles")
-    if version != SCHEMA_VERSION:
+    if type(version) is not int or version != SCHEMA_VERSION:  # true and 1.0 are equal to it
         raise BundleError(f"{file}: schema_version is {version!r}, and this alora reads {SCHEMA_VERSION}; upgrade it")
     if not isinstance(names, list):
         raise BundleError(f"{file}: bundles is {repr(names)[:80]}, not a list of names; write the battery again")

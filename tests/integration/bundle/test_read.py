@@ -149,6 +149,10 @@ DAMAGE = {
         r"schema_version 2 was made by a newer alora.*upgrade",
     ),
     "schema is a word": (lambda f: resign(f, lambda m: m.update(schema_version=True)), r"schema_version is True, so"),
+    "schema is a fraction": (
+        lambda f: resign(f, lambda m: m.update(schema_version=1.0)),
+        r"schema_version is 1.0, so",
+    ),
     "schema of no alora": (lambda f: resign(f, lambda m: m.update(schema_version=0)), r"schema_version is 0, so"),
     "no schema": (lambda f: resign(f, lambda m: m.pop("schema_version")), r"schema_version is None"),
     "key missing": (lambda f: resign(f, lambda m: m.pop("policy")), r"not a valid manifest: KeyError: 'policy'"),
@@ -480,7 +484,10 @@ def test_a_battery_is_one_base(base, contents, tmp_path):
     [
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
-        ('{"schema_version": 2, "bundles": []}', "upgrade"),
+        *(
+            (f'{{"schema_version": {version}, "bundles": ["gone"]}}', "upgrade")
+            for version in ("2", "0", "true", "1.0", '"1"', "null")
+        ),
         *(
             (json.dumps({"schema_version": 1, "bundles": ["advice", name]}), r"bundles\[1\].* not a name of a folder")
             for name in ("../advice", "..", "", "a\0b", "a\ud800", 7, None, "a/" * 100_000)
