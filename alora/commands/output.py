@@ -1,18 +1,20 @@
 """Everything that a command says: results on standard output, files written whole."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alora.atomic import json_text, write_json, write_text
+from alora.atomic import write_text
 from alora.errors import ConfigError
 from alora.layout import INPUTS_FILE, MARK, OUTPUTS, PAGE_MARK, PREDICTED, PREDICTIONS, REPORT, RUN_FILE
 from alora.reading import LONGEST, printable, read_whole
 
 __all__ = ["report_file", "say", "say_json", "table", "write_json", "write_text"]
 
+_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 _RECORDS = ("run.yaml", "inputs.json", "training.json", "evaluation.json", "identity.json", "battery.json",
             "alora.json", "adapter_config.json", PREDICTIONS, REPORT)  # fmt: skip
 _VERDICTS = {"conversation", "prefix_tokens", "truncation", "verdicts"}  # score's; rows that a user added to have more
@@ -127,7 +129,18 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def say_json(value: Any) -> None:
-    say(json_text(value))
+    say(_json(value))
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write what :func:`say_json` prints."""
+    write_text(file, f"{_json(value)}\n")
+
+
+def _json(value: Any) -> str:
+    """Indented JSON; strict readers refuse the escape of half of a surrogate pair, so it is text here."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    return _HALF.sub(lambda half: f"\\\\u{ord(half[0]):04x}", text)
 
 
 def _is_number(value: object) -> bool:

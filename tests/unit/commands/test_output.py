@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from alora.cli import report
-from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
+from alora.commands.output import report_file, report_file_in, say, say_json, table, write_json, write_text
 from alora.errors import ConfigError, PolicyError
 from alora.evaluation.report import render_overview
 from alora.evaluation.scored import write_predictions
@@ -43,6 +43,14 @@ def test_remarks_stay_out_of_the_result(capsys):
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"a": [1, None]}
     assert captured.err == "a remark\n"
+
+
+def test_half_of_a_surrogate_pair_is_text_to_a_strict_reader(capsys, tmp_path):
+    said = {"label \ud800": ["\udcff", "😀 größer"]}
+    write_json(tmp_path / "report.json", said)
+    say_json(said)
+    for text in ((tmp_path / "report.json").read_text("utf-8"), capsys.readouterr().out):
+        assert json.loads(text) == {r"label \ud800": [r"\udcff", "😀 größer"]}
 
 
 def test_received_text_does_not_steer_the_terminal(capsys):
