@@ -242,6 +242,7 @@ def test_a_run_that_names_no_rows_any_more_says_so(place, capsys):
     assert main(["recalibrate", f"artifact={place / 'run'}"]) == 2
     assert "internal" not in capsys.readouterr().err
     assert evaluated(place).keys() == {"alora"}
+    assert "no bag of words" not in capsys.readouterr().err
 
 
 def test_figures_on_rows_that_the_run_was_trained_on_are_no_news(place, capsys):
@@ -257,11 +258,15 @@ def test_figures_on_rows_that_the_run_was_trained_on_are_no_news(place, capsys):
     told = capsys.readouterr().err
     assert "30 of its 54 test rows are rows that it was trained on or calibrated by" in told
     assert "WORDS_BEAT_ADAPTER" not in told
-    for tested, train, leaks in (("train", "test", 40), ("test", "test", 0), ("validation", "null", 24)):
+    for tested, train, leaks in (
+        ("train", "test", {"alora": 40, "bag_of_words": 0}),
+        ("test", "test", {"alora": 0, "bag_of_words": 24}),
+        ("validation", "null", {"alora": 24}),
+    ):
         given = train if train == "null" else place / f"{train}.jsonl"
         evaluated(place, f"data.test={place / f'{tested}.jsonl'}", f"data.train={given}")
         found = read_evaluations(place / "out" / "evaluation.json")
-        assert {item.trained_on for item in found if item.adapter_digest} == {leaks}, "the run's own rows count"
+        assert {item.method: item.trained_on for item in found} == leaks, "the adapter knows the run's own rows"
     evaluated_strictly = ["evaluate", f"artifact={place / 'run'}", f"data.test={place / 'mixed.jsonl'}", "strict=true"]
     assert main([*evaluated_strictly, f"output={place / 'out'}"]) == 1
 
