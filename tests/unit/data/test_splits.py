@@ -13,6 +13,7 @@ from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import (
     hold_out,
+    known_rows,
     merge_rows,
     read_policy_rows,
     read_splits,
@@ -52,6 +53,13 @@ def test_what_reads_the_same_is_held_out_together():
     assert len(train) + len(validation) == 800
     fewer = {rows.index(item) for item in hold_out(rows[:399], 0.2)[1]}
     assert len(fewer ^ set(held_out)) <= 1
+
+
+def test_a_row_is_known_by_each_policy_that_any_row_of_its_text_is_labelled_for():
+    known = [row("A b", p="ok", q="ok"), row("a  B", p="violation"), row("c", q="ok")]
+    rows = [row("a b", p="ok", q="ok"), row("a b", q="violation"), row("c", p="ok"), row("d", p="ok")]
+    assert known_rows(rows, known) == {"p": 1, "q": 2}
+    assert known_rows(rows, known[::-1]) == {"p": 1, "q": 2}
 
 
 def test_rows_of_a_source_have_its_weight(tmp_path):

@@ -126,6 +126,20 @@ def test_one_turn_that_is_left_alone_shows_that_others_went():
     assert fit(turns, 10, "middle", MARKER) == [Turn("user", (1, 2, *MARKER))]
 
 
+def test_where_only_the_end_went_the_marker_stands_behind_the_last_turn_that_is_left():
+    turns = [Turn("user", (1,)), Turn("assistant", (2,)), Turn("tool", (3,), wrapper=20)]
+    assert fit(turns, 10, "middle", MARKER) == [turns[0], Turn("assistant", (2, *MARKER))]
+
+
+@pytest.mark.parametrize("layout", ["turns", "transcript"])
+def test_what_stands_behind_a_folded_system_text_counts_towards_the_limit(layout):
+    renderer = Renderer(toy_tokenizer("gemma3"), PromptSettings(layout=layout, max_prefix_tokens=200))
+    renderer._template = replace(renderer._template, folded_system="- " * 30)
+    prefix = renderer.prefix(Conversation("a", (Message("system", "Sys " * 200), Message("user", "word " * 400))))
+    assert prefix.truncation is not None
+    assert len(prefix.token_ids) <= 200
+
+
 def test_a_turn_without_text_stays_where_its_wrapper_just_fits():
     empty, long = Turn("assistant", (), wrapper=2), Turn("user", tuple(range(1, 30)))
     cut = fit([empty, long], 3 * len(MARKER) + 4, "middle", MARKER)
