@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alora.errors import AdapterError, ConfigError
 from alora.policy import Policy
-from alora.verdict import Calibration, Verdict, Verdicts, highest, label_probabilities, make_verdict
+from alora.verdict import Calibration, OperatingPoint, Verdict, Verdicts, highest, label_probabilities, make_verdict
 
 POLICY = Policy("refunds", "Promised refunds", "No refund is promised.")
 TERNARY = Policy("tone", "Tone", "Stay polite.", ("rude", "dry", "warm"), ("A", "B", "C"))
@@ -108,6 +108,12 @@ def test_a_temperature_that_is_none(temperature):
 def test_a_threshold_that_is_none(threshold):
     with pytest.raises(ConfigError, match="probability"):
         Calibration(threshold=threshold)
+
+
+@pytest.mark.parametrize("costs", [(0.0, 1.0), (1.0, 0.0), (-1.0, 1.0)])
+def test_costs_that_are_none(costs):
+    with pytest.raises(ConfigError, match="cannot have the costs of"):
+        OperatingPoint(target="cost", costs=costs)
 
 
 def test_importing_verdict_does_not_import_torch():

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from alora.bundle.light import read_bundle
 from alora.errors import ConfigError
 from alora.guard.loading import make_guard
+from alora.guard.reader import Overloaded, Served
 from alora.guard.remote import RemoteReader, longest_prompt
 from alora.guard.standalone import make_app
 from alora.serving import servers
@@ -199,6 +200,28 @@ def test_an_adapter_that_answers_otherwise_costs_its_own_verdict_alone(app, serv
         client.app.state.alora_guard._reader._servers._away.clear()  # as the watcher does, for the server is up
         ask(client)
         assert client.get("/v1/guard/health").status_code == 200
+
+
+def test_an_adapter_is_loaded_though_one_server_is_full(server, base, bundles):
+    bundle = bundles[0]
+    busy = {"error": {"message": "The engine is currently busy and cannot accept new requests."}}
+
+    async def load(full):
+        reader = RemoteReader([full.url, server.url], [], bundle.renderer(base))
+        try:
+            await reader.load(Served.of(bundle), bundle)
+        finally:
+            reader._servers.close()
+            for engine in reader._engines.values():
+                await engine.close()
+
+    with serving(base, bundles) as full:
+        right = full.answer
+        full.answer = lambda path, body: (503, busy) if "completions" in path else right(path, body)
+        asyncio.run(load(full))
+        server.answer = full.answer
+        with pytest.raises(Overloaded, match="cannot accept new requests"):
+            asyncio.run(load(full))
 
 
 def test_what_the_server_takes_is_asked_of_it(server):

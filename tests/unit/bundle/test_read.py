@@ -1,5 +1,6 @@
 """Golden rows of several bundles, asked in one pass."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -7,11 +8,11 @@ import pytest
 import torch
 
 from alora.bundle import read
-from alora.bundle.golden import GoldenRow
+from alora.bundle.golden import MOST_TOKENS, GoldenRow
 from alora.bundle.light import LightBundle
 from alora.bundle.read import Bundle, check_bases, check_bundles
 from alora.data.conversation import Conversation
-from alora.errors import CheckFailed
+from alora.errors import BundleError, CheckFailed
 from alora.prompt.parts import Prefix
 from tests.unit.bundle.cases import BASE as RECORD
 from tests.unit.bundle.cases import manifest
@@ -65,6 +66,21 @@ def test_every_bundle_at_fault_is_named_and_no_other(tmp_path):
     with pytest.raises(CheckFailed, match=r"tolerance 0\.001") as caught:
         check_bundles(bundles, BASE, rows=None)  # pyright: ignore[reportArgumentType]
     assert [str(one.folder) in str(caught.value) for one in bundles] == [True, False, True]
+
+
+def test_every_bundle_is_checked_for_its_base_also_one_without_rows(tmp_path, monkeypatch):
+    bundles, asked = [bundle(tmp_path, name, (0.0, 1.0), (0.0, 1.0), rows) for name, rows in (("a", 1), ("b", 0))], []
+    monkeypatch.setattr(LightBundle, "check_base", lambda self, base: asked.append((self, base)))
+    check_bundles(bundles, BASE)  # pyright: ignore[reportArgumentType]
+    assert asked == [(one, BASE) for one in bundles]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_golden_row_may_have_as_many_tokens_as_aloras_own(tmp_path, monkeypatch, more):
+    prefix = Prefix(tuple(range(MOST_TOKENS + more)))
+    monkeypatch.setattr(LightBundle, "renderer", lambda self, base: SimpleNamespace(prefix=lambda _: prefix))
+    with pytest.raises(BundleError, match=r"4,097 tokens, and alora's own at most 4,096") if more else nullcontext():
+        check_bundles([bundle(tmp_path, "a", (0.0, 1.0), (0.0, 1.0))], BASE)  # pyright: ignore[reportArgumentType]
 
 
 def test_each_bundle_has_the_tolerance_of_its_own_dtype(tmp_path):
