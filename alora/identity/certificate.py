@@ -115,7 +115,7 @@ class ParityRecord:
 
     @property
     def failures(self) -> list[str]:
-        """Every reason why ``passed`` is false."""
+        """Every reason why ``passed`` is false, whatever it says."""
         lines = [f"golden rows: control not caught: {control.name}" for control in self.controls if not control.caught]
         if self.far:
             answers = f"answers in {self.dtype} differ from the bundle's in {self.stored_dtype}"
@@ -166,14 +166,15 @@ class Certificate:
                 if not handover.passed
             ]
             lines += [f"{record.dtype}: control not caught: {c.name}" for c in record.controls if not c.caught]
-        if self.parity is not None and not self.parity.passed:
+        if self.parity is not None:
             lines += self.parity.failures
         return tuple(lines)
 
     @property
     def all_passed(self) -> bool:
         """Whether every part passed; ``passed`` is what the file says."""
-        return bool(self.dtypes) and all(record.passed for record in self.dtypes) and not self.failures
+        parts = (*self.dtypes, *filter(None, (self.parity,)))
+        return bool(self.dtypes) and all(record.passed for record in parts) and not self.failures
 
     def require(self, base: Fingerprint, adapter_digest: str) -> None:
         """Check that this certificate passed, and speaks of this very base and adapter.
@@ -212,6 +213,6 @@ def read_certificate(path: Path) -> Certificate:
     certificate = read_typed(Certificate, path, BundleError, _REMEDY, format=FORMAT)
     for part in filter(None, (certificate, certificate.vllm)):
         if part.passed and not part.all_passed:
-            reason = next(iter(part.failures), "no dtype was checked, or one failed")
+            reason = next(iter(part.failures), "no dtype was checked, or a part failed")
             raise BundleError(f"{path} says that it passed, and holds: {reason}; {_REMEDY}")
     return certificate

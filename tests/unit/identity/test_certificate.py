@@ -60,9 +60,10 @@ def test_golden_rows_fail_beyond_the_tolerance_and_by_no_number(difference: floa
     assert [line.partition(":")[0] for line in failures] == ["golden rows"] * count
 
 
-def test_golden_rows_fail_by_a_control_alone(tmp_path: Path):
+@pytest.mark.parametrize("passed", [False, True])
+def test_golden_rows_fail_by_a_control_alone(tmp_path: Path, passed: bool):
     missed = (replace(RECORD.controls[0], caught=False),)
-    parity = ParityRecord(8, "float32", "float32", 1e-5, tolerance=1e-4, passed=False, controls=missed)
+    parity = ParityRecord(8, "float32", "float32", 1e-5, 1e-4, passed, missed)
     lying = replace(CERTIFICATE, parity=parity)
     assert lying.failures == ("golden rows: control not caught: B = 0",)
     write_certificate(lying, tmp_path / "identity.json")
@@ -139,13 +140,14 @@ BREACHES = {
     "a handover": {"handovers": (replace(RECORD.handovers[0], passed=False),)},
     "a dtype": {"passed": False},
 }
+FAILED = ParityRecord(8, "float32", "float32", 1e-5, tolerance=1e-4, passed=False)
 
 
-@pytest.mark.parametrize("breach", [*BREACHES, "nothing checked"])
+@pytest.mark.parametrize("breach", [*BREACHES, "golden rows", "nothing checked"])
 @pytest.mark.parametrize("inside", [False, True], ids=["own", "vLLM's"])
 def test_one_that_says_that_it_passed_holds_nothing_else(tmp_path: Path, breach: str, inside: bool):
-    dtypes = (replace(RECORD, **BREACHES[breach]),) if breach in BREACHES else ()
-    lying = replace(CERTIFICATE, dtypes=dtypes)
+    dtypes = (replace(RECORD, **BREACHES.get(breach, {})),) if breach != "nothing checked" else ()
+    lying = replace(CERTIFICATE, dtypes=dtypes, parity=FAILED if breach == "golden rows" else None)
     write_certificate(replace(CERTIFICATE, vllm=lying) if inside else lying, tmp_path / "identity.json")
     with pytest.raises(BundleError, match=r"identity\.json says that it passed, and holds: "):
         read_certificate(tmp_path / "identity.json")
