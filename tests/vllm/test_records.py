@@ -157,6 +157,14 @@ def test_a_request_with_a_digest_changes_nothing_for_those_without_one(home, inv
         records.of(asked(other))
 
 
+def test_a_folder_must_hold_the_weights_asked_for_although_its_id_holds_them_from_another(home, tmp_path):
+    records, other = Records(), Path(shutil.copytree(home, tmp_path / "other"))
+    records.hold(1, records.read(str(home)))
+    edit_config(str(other), lora_alpha=3)
+    with pytest.raises(AdapterError, match="holds other weights than are asked for"):
+        records.of(asked(other), records.known(1).digest)
+
+
 def test_the_digest_of_what_is_held_is_served_whatever_became_of_the_files(home):
     records = Records()
     first = records.of(asked(home))
