@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from alora.config.schema import ColumnSettings, DataSettings
+from alora.config.schema import DataSettings
 from alora.data.cells import (
     ROLES,
     STAYS_ONE,
@@ -111,33 +111,12 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     complete = tuple(message for message in messages if message is not None)
     if not raw or len(complete) < len(raw):
         return None
-    complete = _system_first(row, complete, where, columns, findings)
+    complete = reader.system_first(row, complete)
     unsplit, text = (), row.get(columns.messages)
     if settings.role_map and isinstance(text, str) and [message.content for message in complete] == [text]:
         unsplit = tuple(unsplit_speakers(text, settings.role_map))
         findings.notes.update([STAYS_ONE] * bool(unsplit))
     return Conversation(where if name is None else str(name), complete, unsplit)
-
-
-def _system_first(
-    row: dict[str, Any], messages: tuple[Message, ...], where: str, columns: ColumnSettings, findings: Findings
-) -> tuple[Message, ...]:
-    """A list's messages behind the row's text ``system``, where Anthropic's rows and LLaMA-Factory's have it."""
-    system = row.get("system")
-    if not isinstance(system, str) or not system.strip() or "system" in named_columns(columns):
-        return messages
-    if not isinstance(unpacked(row.get(columns.messages)), list):
-        return messages
-    own = [message.text.strip() for message in messages if message.role == "system"]
-    if own and system.strip() not in own:
-        text = f"'system' differs from the system message in {columns.messages!r}; remove one of them"
-        findings.add("SYSTEM_DIFFERS", where, text)
-    elif lone_surrogate(system) is not None:
-        findings.add("NOT_UNICODE", where, "'system' holds a lone surrogate, which is not Unicode text")
-    elif not own:
-        findings.notes[f"'system' is read as the first message, before {columns.messages!r}"] += 1
-        return (Message("system", system), *messages)
-    return messages
 
 
 def role_note(name: Any, role: str) -> str:
@@ -153,7 +132,27 @@ class _Reader:
         self._tools: dict[str, str] = {}
 
     def _add(self, code: str, problem: str) -> None:
-        self._findings.add(code, self._where, problem, f"message {self._number}")
+        self._findings.add(code, self._where, problem, f"message {self._number}" if self._number else "'system'")
+
+    def system_first(self, row: dict[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """A list's messages behind the row's ``system``, where Anthropic, Bedrock and LLaMA-Factory have it."""
+        columns, system = self._settings.columns, row.get("system")
+        if isinstance(parts := unpacked(system), list):
+            system = parts
+        if not isinstance(system, str | list) or not system or "system" in named_columns(columns):
+            return messages
+        if not isinstance(unpacked(row.get(columns.messages)), list):
+            return messages
+        first = self.message({"role": "system", "content": system}, 0)
+        own = [message.text.strip() for message in messages if message.role == "system"]
+        if first is None or not first.text.strip() or first.text.strip() in own:
+            return messages
+        if own:
+            text = f"'system' differs from the system message in {columns.messages!r}; remove one of them"
+            self._findings.add("SYSTEM_DIFFERS", self._where, text)
+            return messages
+        self._findings.notes[f"'system' is read as the first message, before {columns.messages!r}"] += 1
+        return (first, *messages)
 
     def message(self, item: Any, number: int) -> Message | None:
         self._number = number
@@ -218,7 +217,9 @@ class _Reader:
         named = str(part.get("type")) if isinstance(part, dict) else ""
         media = any(word in named for word in MEDIA)
         carried = media_of(part) if isinstance(part, dict) else []
-        said = [part] if isinstance(part, str) else [part[key] for key in ("text", "refusal") if named and key in part]
+        bare = isinstance(part, dict) and [*part] == ["text"]  # as Bedrock has them
+        texts = [part[key] for key in ("text", "refusal") if key in part] if named or bare else []
+        said = [part] if isinstance(part, str) else texts
         readable = not media and (self._settings.skip_media or not carried)
         if readable and said and all(isinstance(text, str) for text in said):
             self._left_out(unread(part, "type", "text", "refusal", *carried) if isinstance(part, dict) else [])

@@ -146,7 +146,12 @@ def test_a_system_text_next_to_a_list_of_messages_is_the_first_of_them(row):
     assert conversation.messages == (Message("system", "Be kind."), Message("user", "Hi"))
     (name,) = row
     assert findings.notes[f"'system' is read as the first message, before {name!r}"] == 1
-    for nothing in ("", " ", None, 3, ["Be kind."]):
+    for blocks in ([{"text": "Be kind."}], [{"type": "text", "text": "Be"}, "kind."], '[{"text": "Be kind."}]'):
+        first, user = read(row | {"system": blocks})[0].messages
+        assert (first.role, first.content.split(), user.content) == ("system", ["Be", "kind."], "Hi")
+    for text in ('{"tone": "kind"}', "[Be kind.]"):
+        assert read(row | {"system": text})[0].messages[0] == Message("system", text)
+    for nothing in ("", " ", None, 3, [], [{"text": ""}]):
         assert read(row | {"system": nothing})[0].messages == (Message("user", "Hi"),)
 
 
