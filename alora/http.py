@@ -55,6 +55,7 @@ class Unreachable(ConfigError):
     """The server does not answer, or a proxy before it says so."""
 
     wait: float | None = None  # seconds after which it may be asked again, where it says that it is away for now
+    silent = False  # nothing came in the time it had, as of an engine that hangs
 
 
 class Full(ConfigError):
@@ -76,7 +77,7 @@ class Http(AsyncClosing):
         if self._secret:
             headers["Authorization"] = f"Bearer {self._secret}"
         self._free = contextlib.nullcontext() if most is None else asyncio.Semaphore(most)
-        self._heard = -math.inf  # when an answer came last, by the monotonic clock
+        self._heard = self._lost = -math.inf  # when an answer came last, or stayed out, by the monotonic clock
         limits = httpx2.Limits(keepalive_expiry=_KEPT)
         try:
             self._client = httpx2.AsyncClient(headers=headers, limits=limits)
@@ -121,14 +122,17 @@ class Http(AsyncClosing):
             ):
                 text = await _whole_text(answer)
                 self._heard = time.monotonic()
+        except Unreachable:  # of _turn; it is a ValueError, too
+            raise
         except TimeoutError as error:
-            raise _silent(address, f"no whole answer after {silence * _WHOLE:g} s") from error
+            raise self._late(address, f"no whole answer after {silence * _WHOLE:g} s") from error
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # a cut answer, no HTTP at all
             said = self._hidden(str(error))
-            silent = _silent(address, " ".join(said.split())[:300] or type(error).__name__)
+            late = isinstance(error, httpx2.TimeoutException)
+            gone = (self._late if late else _gone)(address, " ".join(said.split())[:300] or type(error).__name__)
             if isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError):  # it may be starting again
-                silent.wait = 0.0
-            raise silent from (error if said == str(error) else None)
+                gone.wait = 0.0
+            raise gone from (error if said == str(error) else None)
         if 300 <= answer.status_code < 400:
             place = named(self._hidden(str(answer.headers.get("Location"))))
             raise ConfigError(
@@ -142,9 +146,16 @@ class Http(AsyncClosing):
         """Wait until a request may go out: no silence of the server, unless those before it have no answer."""
         began = time.monotonic()
         async with self._free:
-            if time.monotonic() - max(began, self._heard) > silence / 2:
-                raise _silent(address, "nor did it to the requests before this one")
+            heard = max(began, self._heard)
+            if self._lost > heard and time.monotonic() - heard > silence / 2:
+                raise self._late(address, "nor did it to the requests before this one")
             yield
+
+    def _late(self, address: str, reason: str) -> Unreachable:
+        self._lost = time.monotonic()
+        error = _gone(address, reason)
+        error.silent = True
+        return error
 
     def _hidden(self, text: str) -> str:
         """``text`` of the server without the key; to be called before it is cut, or read as JSON."""
@@ -195,10 +206,12 @@ def refusal(url: str, status: int, text: str, retry_after: str | None = None) ->
     )
     if isinstance(error, (Full, Unreachable)):
         error.wait = wait_of(retry_after)
+    if isinstance(error, Unreachable):
+        error.silent = status == 504  # a proxy waited for it in vain
     return error
 
 
-def _silent(address: str, reason: str) -> Unreachable:
+def _gone(address: str, reason: str) -> Unreachable:
     return Unreachable(f"{address} does not answer ({reason}); is the server up? alora serve starts one")
 
 

@@ -84,7 +84,7 @@ def named_columns(columns: ColumnSettings) -> set[str]:
 def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
     """The turns of a transcript, which open a line with one of ``roles`` and a colon, a time stamp before it or not;
     none for any other text."""
-    before, *parts = re.split(rf"^[ \t]*{STAMP}({_any_of(roles)}):", text, flags=re.MULTILINE)
+    before, *parts = re.split(rf"^[ \t\u200e]*{STAMP}({_any_of(roles)}):", text, flags=re.MULTILINE)
     if before.strip():
         return []
     return [{"role": role, "content": said.strip()} for role, said in zip(parts[::2], parts[1::2], strict=True)]

@@ -36,7 +36,9 @@ class EngineReader:
             try:
                 admit(len(asked))
             except Exception as error:
-                raise Overloaded(f"the engine takes no {len(asked)} requests for now: {error}") from error
+                raise Overloaded(
+                    f"the engine takes no more requests for now ({len(asked)} were asked): {error}"
+                ) from error
         name = f"guard-{uuid4().hex}"
         asking = [self._one(n, prefix, item, request, f"{name}-{n}") for n, item in enumerate(asked)]
         return as_they_come(asking, self.require_running)

@@ -138,7 +138,8 @@ class Guard(Closing):
     that cannot answer, the next one does. Without an answer the call raises: silence is not consent.
 
     Args:
-        timeout: seconds of a server's silence, and half of what its whole answer may take.
+        timeout: seconds of a server's silence, and half of what its whole answer may take. A call that waits behind
+            100 others does not count as silence.
     """
 
     def __init__(self, url: str | Sequence[str], timeout: float = 60.0) -> None:

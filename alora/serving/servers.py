@@ -50,6 +50,7 @@ class Servers:
         self._watched = len(self._urls) > 1 or lost is not None
         self._away: set[str] = set()
         self._doubted: dict[str, float] = {}  # when one that left a request without an answer is tried again
+        self._answered: dict[str, float] = {}  # when one gave an answer last
         self._silent: dict[str, float] = {}  # since when the health of a server has no answer, by the monotonic clock
         self._watcher, self._closed = Thread(), Event()
 
@@ -76,23 +77,26 @@ class Servers:
             AloraError: the prompt is refused; a server is full, and the others cannot; or what the last one did wrong.
         """
         failed: ConfigError | CheckFailed | None = None
-        for url in self._tried(session):
-            if isinstance(failed, Full) and url in self._away:
-                break
+        tried = self._tried(session)
+        for url in tried:
+            if isinstance(failed, Full) and (url in self._away or url in self._doubted):
+                continue
+            began = time.monotonic()
             try:
                 answer = await (self._unless_hung(url, ask(url)) if self._watched else ask(url))
                 self._doubted.pop(url, None)
+                self._answered[url] = time.monotonic()
                 return answer
             except PromptRefused:
                 raise
             except (ConfigError, CheckFailed) as error:
-                if isinstance(error, Unreachable):
-                    self.leave(url)
-                    if error.wait is None and url not in self._silent:  # an engine may hang behind a healthy front end
+                if isinstance(error, Unreachable) and not (error.silent and self._answered.get(url, 0.0) > began):
+                    self.leave(url)  # one that answers others meanwhile is up: this request is too heavy
+                    if error.silent and url not in self._silent:  # an engine may hang behind a healthy front end
                         self._doubted[url] = time.monotonic() + _DOUBT_S
                 if isinstance(error, Full) or not isinstance(failed, Full):  # one that is full will answer, later
                     failed = error
-                if len(self._urls) > 1:
+                if url != tried[-1] or failed is not error:
                     _logger.warning("%s cannot answer: %s", named(url), error)
         assert failed is not None
         raise failed
@@ -125,7 +129,7 @@ class Servers:
             healthy, silent = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200, False
         except ConfigError as error:
             # One that refuses connections is not silent: it is being started.
-            healthy, silent = False, isinstance(error, Unreachable) and error.wait is None
+            healthy, silent = False, isinstance(error, Unreachable) and error.silent
         if silent:
             self._silent.setdefault(url, time.monotonic())
         else:

@@ -21,8 +21,10 @@ LONG = "sk-" + "0123456789abcdef" * 5  # cut in the middle by a message's bounds
 
 
 @contextmanager
-def raw(answer: bytes, seconds: float = 0):
-    """A server that answers every connection by these bytes, after so many seconds each, one after the other."""
+def raw(answer: bytes, *seconds: float):
+    """A server that answers one connection after the other by these bytes: the first after so many seconds, the next
+    after as many as are given next, or the last time again."""
+    delays = [*seconds] or [0.0]
 
     def serve() -> None:
         while True:
@@ -34,7 +36,7 @@ def raw(answer: bytes, seconds: float = 0):
                 request = b""
                 while not request.endswith(b"}") and (more := connection.recv(65536)):
                     request += more  # all of it: a close with some of it unread would cut the answer
-                time.sleep(seconds)
+                time.sleep(delays.pop(0) if len(delays) > 1 else delays[0])
                 connection.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -119,4 +121,22 @@ def test_who_waits_for_a_connection_to_a_silent_server_does_not_wait_for_each_be
     with socket.create_server(("127.0.0.1", 0)) as listening:
         first, *others = asyncio.run(ask(f"http://127.0.0.1:{listening.getsockname()[1]}"))
     assert "ReadTimeout" in first
-    assert len([error for error in others if "nor did it to the requests before" in error]) == 49
+    assert len([error for error in others if "does not answer (nor did it to the requests before" in error]) == 49
+    assert not [error for error in others if error.count("does not answer") > 1]
+
+
+def test_callers_who_give_up_are_no_silence_of_the_server():
+    """The first is cancelled long before its answer; the next one has waited for half of the silence by then."""
+
+    async def ask(url):
+        http = Http(1)
+        first = asyncio.ensure_future(http.send(url, {}, 4))
+        second = asyncio.ensure_future(http.send(url, {}, 4))
+        await asyncio.sleep(2.5)
+        first.cancel()
+        answer = await second
+        await http.close()
+        return answer
+
+    with raw(f"{OK}Content-Length: 2{END}ok".encode(), 3, 0) as url:
+        assert asyncio.run(ask(url)) == (200, "ok")

@@ -410,7 +410,7 @@ def test_the_servers_key_guards_the_guard(tmp_path):
         assert ask(server).status_code == 401
         key = {"Authorization": "Bearer secret"}
         both = httpx.post(f"{server.url}/v1/guard", json={"messages": TALK}, headers=key, timeout=60)
-        assert (both.status_code, "2 requests" in both.json()["error"]["message"]) == (429, True)
+        assert (both.status_code, "2 were asked" in both.json()["error"]["message"]) == (429, True)
         one = {"messages": TALK, "policies": ["advice"]}
         assert httpx.post(f"{server.url}/v1/guard", json=one, headers=key, timeout=60).json()["complete"] is True
         # The engine core is a child of the server. Stopped first, so that it is killed while it holds the request.

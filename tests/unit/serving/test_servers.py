@@ -6,12 +6,18 @@ import time
 import pytest
 
 from alora.errors import CheckFailed
-from alora.http import Full, Unreachable
+from alora.http import Full, Unreachable, refusal
 from alora.serving.servers import Servers, session_id
 
 SYSTEM, FIRST, OTHER = ({"role": role, "content": text} for role, text in
                         (("system", "Be kind."), ("user", "Hi"), ("user", "Hello")))  # fmt: skip
 URLS = ["http://a", "http://b", "http://c"]
+
+
+def unanswered() -> Unreachable:
+    error = Unreachable("no whole answer")
+    error.silent = True
+    return error
 
 
 def test_a_session_is_of_a_tenant_and_an_opening():
@@ -118,8 +124,7 @@ def test_what_one_that_hangs_was_asked_goes_to_the_next(servers, monkeypatch):
             done.set()
         return await asked
 
-    silent, refused = Unreachable("silent"), Unreachable("refused")
-    refused.wait = 0.0
+    silent, refused = unanswered(), Unreachable("refused")
     for trouble, again, answers in (
         (503, 503, own),
         (silent, 503, own),
@@ -165,7 +170,7 @@ def test_one_that_leaves_a_request_without_an_answer_gets_one_at_a_time_until_it
     async def ask(url):
         asked.append(url)
         if url in silent:
-            raise Unreachable("no whole answer")
+            raise unanswered()
         return url
 
     def first(session="session"):
@@ -194,14 +199,61 @@ def test_one_that_leaves_a_request_without_an_answer_gets_one_at_a_time_until_it
 
 def test_one_that_cuts_a_request_short_is_not_doubted_once_it_is_healthy(servers):
     own, second, _ = servers.order("session")
-    cut = Unreachable("server disconnected")
-    cut.wait = 0.0
 
     async def ask(url):
         if url == own:
-            raise cut
+            raise Unreachable("server disconnected")
         return url
 
     assert asyncio.run(servers.first("session", ask)) == second
     servers._away.clear()
     assert servers.order("session")[0] == own
+
+
+def test_one_that_is_full_sends_nobody_to_one_that_is_away_or_doubted_and_all_to_the_next(servers):
+    """Those are known to be so after the order was made, as well."""
+    own, second, third = servers.order("session")
+    asked: list[str] = []
+
+    async def ask(url):
+        asked.append(url)
+        if url == own:
+            servers.leave(second)
+            raise Full("later")
+        return url
+
+    assert asyncio.run(servers.first("session", ask)) == third
+    servers._away.clear()
+    servers._doubted = dict.fromkeys((second, third), time.monotonic() + 60)
+    with pytest.raises(Full):
+        asyncio.run(servers.first("session", ask))
+    assert asked == [own, third, own]
+
+
+def test_a_request_that_is_too_heavy_moves_nobody_from_a_server_that_answers_others(servers):
+    own, second, _ = servers.order("session")
+
+    async def both():
+        answered = asyncio.Event()
+
+        async def heavy(url):
+            if url == own:
+                await answered.wait()
+                raise unanswered()
+            return url
+
+        async def light(url):
+            return url
+
+        waiting = asyncio.ensure_future(servers.first("session", heavy))
+        await asyncio.sleep(0.01)
+        assert await servers.first("session", light) == own
+        answered.set()
+        return await waiting
+
+    assert asyncio.run(both()) == second
+    assert servers.order("session")[0] == own
+
+
+def test_what_a_proxy_waited_for_in_vain_is_silence():
+    assert [refusal("http://a", status, "").silent for status in (502, 503, 504)] == [False, False, True]
