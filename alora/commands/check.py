@@ -85,6 +85,7 @@ class _Check:
     policies: list[Policy] = field(default_factory=list)
     splits: dict[str, Rows] = field(default_factory=dict)
     lengths: dict[str, TokenLengths] = field(default_factory=dict)
+    unusable: set[str] = field(default_factory=set)  # policies with labels that cannot be read
     unread: bool = False  # whether there are rows that could not be read
 
     @property
@@ -114,6 +115,7 @@ class _Check:
             if rows := self.attempt(name, partial(self._split, name)):
                 self.splits[name] = rows
             self.unread |= rows is None
+        self.policies = [policy for policy in self.policies if policy.id not in self.unusable]
         if data.validation is None and "train" in self.splits:
             share = data.validation_share
             if sides := self.attempt("validation", lambda: hold_out(self.splits["train"], share)):
@@ -128,8 +130,8 @@ class _Check:
         rows, unusable = read_policy_rows(source, data, self.policies, found)
         for policy, error in unusable.items():
             self.findings += _findings(f"{policy}: {name}", error)
+        self.unusable |= unusable.keys()
         self.unread |= bool(unusable)
-        self.policies = [policy for policy in self.policies if policy.id not in unusable]
         return rows
 
     def rows(self) -> None:

@@ -86,8 +86,10 @@ def _missing_option(missing: str, options: list[str], text: str) -> str:
             f"{group}={option} is not installed; alora-toolkit[launchers] brings hydra-joblib-launcher, "
             "hydra-submitit-launcher and hydra-ray-launcher"
         )
+    if (group, option) == ("hydra/sweeper", "optuna"):
+        return f"{group}={option} is not installed; hydra-optuna-sweeper brings it"
     if not options:
         return f"there is no config '{name}' in the search path (see --info searchpath)\n{text.splitlines()[0]}"
     close = difflib.get_close_matches(option, options, n=1)
     meant = f"did you mean {group}={close[0]}? " if close else ""
-    return f"{group}={option}: there is no such option; {meant}There are: {', '.join(sorted(options))}"
+    return f"{group}={option}: there is no such option; {meant}there are: {', '.join(sorted(options))}"

@@ -19,7 +19,10 @@ SETTINGS = {
     "unknown key": Case("train training.epcohs=3", ["training.epcohs", "did you mean 'training.epochs'?"]),
     "unknown key, added": Case("train +typo=1", ["unknown key 'typo'", "--help"]),
     "bad type": Case("train training.epochs=many", ["training.epochs", "'many'"]),
-    "unknown option of a group": Case("train training=fast", ["training=fast", "There are: ", "quick"]),
+    "a sweeper that is not installed": Case(
+        "train -m hydra/sweeper=optuna training.seed=1,2", ["hydra/sweeper=optuna", "hydra-optuna-sweeper"]
+    ),
+    "unknown option of a group": Case("train training=fast", ["training=fast", "there are: ", "quick"]),
     "several mistakes, at once": Case(
         "train adapter.rank=0 training.batch_size=0 prompt.layout=turn",
         ["adapter.rank is 0", "training.batch_size is 0", "choose one of transcript, turns"],

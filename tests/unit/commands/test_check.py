@@ -160,6 +160,23 @@ def test_a_role_that_no_turn_has_is_doubtful(tmp_path, base, capsys):
     assert "[ROLE_UNUSED]" not in capsys.readouterr().out
 
 
+def test_wrong_labels_of_every_policy_are_told_in_every_split(tmp_path, base, capsys):
+    """Of a battery, a policy that is unusable is left out; here all are, by their training rows alone."""
+    policies = tmp_path / "policies.yaml"
+    policies.write_text("- {id: refunds, rule: Rule.}\n- {id: insults, rule: Rule.}\n")
+    wrong = [{"prompt": f"talk {n}", "labels": {"refunds": "yes", "insults": "no"}} for n in range(4)]
+    sound = [{"prompt": f"chat {n}", "labels": {"refunds": "ok", "insults": "maybe"}} for n in range(4)]
+    data = DataSettings(train=write(tmp_path, "t.jsonl", wrong), validation=write(tmp_path, "v.jsonl", sound))
+    several = recipe(base, data)
+    several.policy, several.policies = PolicySettings(file=str(policies)), ["*"]
+    assert run(several) == 2
+    errors = [line for line in capsys.readouterr().out.splitlines() if "[LABEL_UNKNOWN]" in line]
+    found = [re.findall(r"label '(\w+)' .* of policy '(\w+)'; .*first: (\S+)\)", line) for line in errors]
+    assert sorted(found) == [
+        [("maybe", "insults", "v.jsonl:1")], [("no", "insults", "t.jsonl:1")], [("yes", "refunds", "t.jsonl:1")]
+    ]  # fmt: skip
+
+
 def test_everything_wrong_is_told_in_one_run(tmp_path, base, capsys):
     bad_word = PolicySettings(title="Title", labels={"violation": "Unauthorized!", "ok": "No"})
     data = DataSettings(
