@@ -38,8 +38,10 @@ def located(where: str, part: str) -> str:
 
 
 def as_lines(notes: Mapping[str, int]) -> list[str]:
-    """Notes as they are printed, each with its count."""
-    return [f"note: {text}" + (f" ({times} times)" if times > 1 else "") for text, times in notes.items()]
+    """Notes as they are printed, each with its count: the most frequent, since rows with odd keys make one each."""
+    kept = sorted(notes.items(), key=lambda item: -item[1])[:SHOWN] if len(notes) > SHOWN else notes.items()
+    lines = [f"note: {text}" + (f" ({times} times)" if times > 1 else "") for text, times in kept]
+    return [*lines, *([f"note: ... and {len(notes) - SHOWN} more notes"] if len(notes) > SHOWN else [])]
 
 
 class Findings:

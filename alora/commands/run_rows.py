@@ -100,7 +100,8 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
     digests = {"train rows": rows_digest(rows)} | ({"validation rows": rows_digest(held)} if held else {})
     if any(claim.inputs.get(name) != digest for name, digest in digests.items()):
         raise ConfigError(
-            f"the rows of {named(data.train)} are not those that {artifact.run} was trained on: the file has changed"
+            f"the rows of {named(data.train)} are not those that {artifact.run} was trained on: the file, or how alora "
+            "reads it, has changed"
         )
     if data.validation is not None:
         with contextlib.suppress(AloraError):

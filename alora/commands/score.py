@@ -61,8 +61,8 @@ def run(recipe: Recipe) -> int:
         )
     output = recipe.output and report_file(recipe.output, "verdicts")
     if not of_rows:
-        notes = Counter[str]()
-        conversation = read_conversation(source, recipe.data, notes)
+        notes, as_run = Counter[str](), {"role_map": read.role_map, "skip_media": read.skip_media}
+        conversation = read_conversation(source, replace(recipe.data, **as_run), notes)
         note_reading(notes)
         with scorer_of(recipe) as scorer:
             _report_one(scorer.score(conversation), output or None, recipe.json)

@@ -64,6 +64,10 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
         text = "messages as Python prints them, or cut short; write them as JSON, by json.dumps"
         findings.add("MESSAGES_KIND", where, text, kinds)
         return None
+    if len(names) == 1 and isinstance(values[0], str) and (speaking := unsplit_speakers(values[0], settings.role_map)):
+        text = f"{STAYS_ONE} ({listed(speaking)}); cut what stands before the speakers, or name who speaks there"
+        findings.add("MESSAGES_KIND", where, text)
+        return None
     hint = " as JSON, by json.dumps" if isinstance(values[0], str) else ""
     findings.add("MESSAGES_KIND", where, f'{kinds}; messages are a list of {{"role": ..., "content": ...}}{hint}')
     return None

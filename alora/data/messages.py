@@ -136,22 +136,25 @@ class _Reader:
 
     def system_first(self, row: dict[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """A list's messages behind the row's ``system``, where Anthropic, Bedrock and LLaMA-Factory have it."""
-        columns, system = self._settings.columns, row.get("system")
+        columns = self._settings.columns
+        name = next((name for name in row if isinstance(name, str) and name.strip().lower() == "system"), "system")
+        system = row.get(name)
         if isinstance(parts := unpacked(system), list):
             system = parts
-        if not isinstance(system, str | list) or not system or "system" in named_columns(columns):
+        if not system or name in named_columns(columns) or not isinstance(unpacked(row.get(columns.messages)), list):
             return messages
-        if not isinstance(unpacked(row.get(columns.messages)), list):
+        if not isinstance(system, str | list):
+            self._findings.notes[f"{name!r} is not read: it is no text"] += 1
             return messages
         first = self.message({"role": "system", "content": system}, 0)
         own = [message.text.strip() for message in messages if message.role == "system"]
         if first is None or not first.text.strip() or first.text.strip() in own:
             return messages
         if own:
-            text = f"'system' differs from the system message in {columns.messages!r}; remove one of them"
+            text = f"{name!r} differs from the system message in {columns.messages!r}; remove one of them"
             self._findings.add("SYSTEM_DIFFERS", self._where, text)
             return messages
-        self._findings.notes[f"'system' is read as the first message, before {columns.messages!r}"] += 1
+        self._findings.notes[f"{name!r} is read as the first message, before {columns.messages!r}"] += 1
         return (first, *messages)
 
     def message(self, item: Any, number: int) -> Message | None:

@@ -9,6 +9,7 @@ import alora
 from alora.bundle.read import load_battery
 from alora.cli import main
 from alora.config import paths
+from alora.config.schema import DataSettings
 from tests.integration.serving.server import serving
 from tests.vllm import bundles as store
 
@@ -86,6 +87,19 @@ def test_what_of_a_column_is_read_otherwise_is_noted(tmp_path, capsys):
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
         assert "stays one message: it opens with something else" in line
         assert line.endswith("(3 times)") == (given[0] is rows)
+
+
+def test_one_conversation_is_split_into_turns_as_the_runs_rows_are(tmp_path, capsys, monkeypatch):
+    read_as = DataSettings(role_map={"Agent": "assistant", "Customer": "user"})
+    monkeypatch.setattr("alora.commands.score.data_settings", lambda *_: read_as)
+    row, talk = tmp_path / "row.jsonl", tmp_path / "talk.json"
+    for file in (row, talk):
+        file.write_text(json.dumps({"id": "one", "text": "Agent: hello\nCustomer: hi"}))
+    assert (score(row), score(talk, "json=true")) == (0, 0)
+    said, noted = capsys.readouterr()
+    line, _, document = said.partition("\n")
+    assert json.loads(document) == json.loads(line)
+    assert noted.count("role 'Agent' is read as assistant") == 2
 
 
 def test_a_bad_row_is_named_and_nothing_is_written(rows, tmp_path, capsys):

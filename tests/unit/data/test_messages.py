@@ -151,8 +151,11 @@ def test_a_system_text_next_to_a_list_of_messages_is_the_first_of_them(row):
         assert (first.role, first.content.split(), user.content) == ("system", ["Be", "kind."], "Hi")
     for text in ('{"tone": "kind"}', "[Be kind.]"):
         assert read(row | {"system": text})[0].messages[0] == Message("system", text)
-    for nothing in ("", " ", None, 3, [], [{"text": ""}]):
-        assert read(row | {"system": nothing})[0].messages == (Message("user", "Hi"),)
+    assert read(row | {" System": "Be kind."})[0].messages[0] == Message("system", "Be kind.")
+    for nothing in ("", " ", None, 3, {"text": "Be kind."}, [], [{"text": ""}]):
+        conversation, findings = read(row | {"system": nothing})
+        assert conversation.messages == (Message("user", "Hi"),)
+        assert findings.notes["'system' is not read: it is no text"] == (nothing == 3 or isinstance(nothing, dict))
 
 
 @pytest.mark.parametrize("named", ["label", "labels", "id", "group", "time"])
@@ -548,6 +551,10 @@ def test_a_transcript_that_opens_otherwise_stays_one_message_with_a_note(stamp):
         assert conversation.messages == (Message("user", text),)
         assert conversation.unsplit == ("Customer", "Agent")
         assert findings.notes == {STAYS_ONE: 1}
+    for text in (CHAT.format(stamp, stamp), "Chat started by visitor\n" + CHAT.format("", "")):
+        assert read({"messages": text}, role_map=SPOKEN_BY)[0] is None
+        (finding,) = read({"messages": text}, role_map=SPOKEN_BY)[1].all()
+        assert f"{STAYS_ONE} ('Customer', 'Agent'); cut what stands before" in str(finding)
     assert unsplit_speakers("CUSTOMER: hi\nagent: hello", SPOKEN_BY) == ["CUSTOMER", "agent"]
     for row, roles in (({"messages": [{"role": "user", "content": text}]}, SPOKEN_BY), ({"text": text}, {})):
         conversation, findings = read(row, role_map=roles)

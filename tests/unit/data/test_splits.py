@@ -92,7 +92,7 @@ def test_a_runs_weighted_files_are_split_as_its_training_split_them(tmp_path, mo
     train, held, _ = run_rows.trained_rows(artifact)
     assert (tuple(train), tuple(held)) == (splits.train, splits.validation)
     claim.inputs["validation rows"] = claim.inputs["train rows"]
-    with pytest.raises(ConfigError, match="the file has changed"):
+    with pytest.raises(ConfigError, match="or how alora reads it, has changed"):
         run_rows.trained_rows(artifact)
 
 
