@@ -46,8 +46,8 @@ def run(recipe: Recipe) -> int:
     of_rows = source.lower().endswith(ROWS) or source.startswith(HUB) or holds_rows(source, read)
     if of_rows:
         recipe = replace(recipe, data=read)
-        for remark in remarks:
-            note(remark)
+    for remark in remarks:
+        note(remark)
     if of_rows and recipe.output not in (None, "", "-") and _is_job(Path(recipe.output)):
         return score_logs(recipe, source, Path(recipe.output))
     if recipe.cluster is not None:

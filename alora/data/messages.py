@@ -137,7 +137,8 @@ class _Reader:
     def system_first(self, row: dict[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """A list's messages behind the row's ``system``, where Anthropic, Bedrock and LLaMA-Factory have it."""
         columns = self._settings.columns
-        name = next((name for name in row if isinstance(name, str) and name.strip().lower() == "system"), "system")
+        names = [name for name in row if isinstance(name, str) and name.strip().lower() == "system"]
+        name = "system" if "system" in names or not names else names[0]
         system = row.get(name)
         if isinstance(parts := unpacked(system), list):
             system = parts
@@ -151,8 +152,8 @@ class _Reader:
         if first is None or not first.text.strip() or first.text.strip() in own:
             return messages
         if own:
-            text = f"{name!r} differs from the system message in {columns.messages!r}; remove one of them"
-            self._findings.add("SYSTEM_DIFFERS", self._where, text)
+            text = f"{name!r} differs from the system message in {columns.messages!r}"
+            self._findings.add("SYSTEM_DIFFERS", self._where, f"{text}; remove one of them, or rename the column")
             return messages
         self._findings.notes[f"{name!r} is read as the first message, before {columns.messages!r}"] += 1
         return (first, *messages)
@@ -217,11 +218,10 @@ class _Reader:
         return ""
 
     def _part(self, part: Any) -> str:
-        named = str(part.get("type")) if isinstance(part, dict) else ""
+        named = str(part["type"]) if isinstance(part, dict) and part.get("type") else ""
         media = any(word in named for word in MEDIA)
         carried = media_of(part) if isinstance(part, dict) else []
-        bare = isinstance(part, dict) and [*part] == ["text"]  # as Bedrock has them
-        texts = [part[key] for key in ("text", "refusal") if key in part] if named or bare else []
+        texts = [part[key] for key in ("text", "refusal") if key in part] if isinstance(part, dict) else []
         said = [part] if isinstance(part, str) else texts
         readable = not media and (self._settings.skip_media or not carried)
         if readable and said and all(isinstance(text, str) for text in said):

@@ -126,14 +126,14 @@ class Servers:
 
     async def _ask_health(self, http: Http, url: str) -> None:
         try:
-            healthy, silent = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200, False
-        except ConfigError as error:
-            # One that refuses connections is not silent: it is being started.
-            healthy, silent = False, isinstance(error, Unreachable) and error.silent
-        if silent:
-            self._silent.setdefault(url, time.monotonic())
-        else:
+            healthy = (await http.send(f"{url}{self._health}", None, _PROBE_S))[0] == 200
             self._silent.pop(url, None)
+        except ConfigError as error:
+            healthy = False
+            if isinstance(error, Unreachable) and error.silent:
+                self._silent.setdefault(url, time.monotonic())
+            elif _refused(error):  # it is being started again; one that has no route any more may still be silent
+                self._silent.pop(url, None)
         if healthy:
             self._away.discard(url)
         else:
@@ -148,6 +148,12 @@ class Servers:
     def close(self) -> None:
         """Stop asking for health."""
         self._closed.set()
+
+
+def _refused(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, ConnectionRefusedError):
+        error = error.__cause__
+    return error is not None
 
 
 def _share(session: str, url: str) -> bytes:

@@ -10,6 +10,7 @@ from alora.bundle.read import load_battery
 from alora.cli import main
 from alora.config import paths
 from alora.config.schema import DataSettings
+from alora.errors import RunError
 from tests.integration.serving.server import serving
 from tests.vllm import bundles as store
 
@@ -100,6 +101,13 @@ def test_one_conversation_is_split_into_turns_as_the_runs_rows_are(tmp_path, cap
     line, _, document = said.partition("\n")
     assert json.loads(document) == json.loads(line)
     assert noted.count("role 'Agent' is read as assistant") == 2
+
+    def unknown(*_):
+        raise RunError("its records disagree")
+
+    monkeypatch.setattr("alora.commands.score.data_settings", unknown)
+    assert score(talk) == 0
+    assert "its records disagree; rows are read by this command's settings alone" in capsys.readouterr().err
 
 
 def test_a_bad_row_is_named_and_nothing_is_written(rows, tmp_path, capsys):

@@ -152,6 +152,9 @@ def test_a_system_text_next_to_a_list_of_messages_is_the_first_of_them(row):
     for text in ('{"tone": "kind"}', "[Be kind.]"):
         assert read(row | {"system": text})[0].messages[0] == Message("system", text)
     assert read(row | {" System": "Be kind."})[0].messages[0] == Message("system", "Be kind.")
+    assert read(row | {"SYSTEM": "SAP", "system": "Be kind."})[0].messages[0] == Message("system", "Be kind.")
+    (finding,) = read(row | {"system": [{"cachePoint": {"type": "default"}}]})[1].all()
+    assert "'system': content holds dict {'cachePoint'" in f"{finding.where}: {finding.problem}"
     for nothing in ("", " ", None, 3, {"text": "Be kind."}, [], [{"text": ""}]):
         conversation, findings = read(row | {"system": nothing})
         assert conversation.messages == (Message("user", "Hi"),)
@@ -176,7 +179,10 @@ def test_two_system_messages_that_differ_are_refused(role):
     _, findings = read(row | {"system": "Be rude."})
     (finding,) = findings.all()
     assert finding.code == "SYSTEM_DIFFERS"
-    assert finding.problem == "'system' differs from the system message in 'messages'; remove one of them"
+    assert (
+        finding.problem
+        == "'system' differs from the system message in 'messages'; remove one of them, or rename the column"
+    )
     _, findings = read({"messages": TURNS, "system": "\ud800"})
     assert [finding.code for finding in findings.all()] == ["NOT_UNICODE"]
 

@@ -124,18 +124,20 @@ def test_what_one_that_hangs_was_asked_goes_to_the_next(servers, monkeypatch):
             done.set()
         return await asked
 
-    silent, refused = unanswered(), Unreachable("refused")
+    silent, refused, no_route = unanswered(), Unreachable("refused"), Unreachable("no route to host")
+    refused.__cause__ = ConnectionRefusedError()
     for trouble, again, answers in (
         (503, 503, own),
         (silent, 503, own),
         (silent, 200, own),
         (silent, refused, own),  # it is being started again
         (silent, silent, second),
+        (silent, no_route, second),
     ):
         health[own] = 200
         asyncio.run(servers.ask_health(Asked()))
         assert asyncio.run(answered(trouble, again, answers == second)) == answers
-    assert (ended.count(own), ended.count(second)) == (5, 1)
+    assert (ended.count(own), ended.count(second)) == (6, 2)
 
 
 def test_one_that_is_healthy_again_has_its_conversations_back(servers):
