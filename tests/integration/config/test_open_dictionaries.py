@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[3]
 TABLE = {
     "data.columns.messages=dialogue data.columns.label=verdict": ("dialogue", {}),
     "data.columns.messages=asked,answered": ("asked,answered", {}),
+    "data.columns.messages=context,question,answer": ("context,question,answer", {}),
     "data.columns.group=customer_id": ("messages", {}),
     "data.columns.label=%policy%": ("messages", {}),
     "'data.label_map={unsafe: violation, safe: ok}'": ("messages", {"unsafe": "violation", "safe": "ok"}),

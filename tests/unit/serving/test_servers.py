@@ -107,7 +107,7 @@ def test_what_one_that_hangs_was_asked_goes_to_the_next(servers, monkeypatch):
         async def ask(url):
             try:
                 if url == own:
-                    await done.wait()
+                    await asyncio.wait_for(done.wait(), 60)
             finally:
                 ended.append(url)
             return url
