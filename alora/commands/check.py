@@ -86,7 +86,6 @@ class _Check:
     splits: dict[str, Rows] = field(default_factory=dict)
     lengths: dict[str, TokenLengths] = field(default_factory=dict)
     unusable: set[str] = field(default_factory=set)  # policies with labels that cannot be read
-    unread: bool = False  # whether there are rows that could not be read
 
     @property
     def battery(self) -> bool:
@@ -110,11 +109,8 @@ class _Check:
                 text = "has no rule, which the comparison with a prompt, a judge and alora generate read"
                 self.notes[f"policy {policy.id!r} {text}"] += 1
         for name in SPLITS if self.policies else ():
-            if getattr(data, name) is None:
-                continue
-            if rows := self.attempt(name, partial(self._split, name)):
+            if getattr(data, name) is not None and (rows := self.attempt(name, partial(self._split, name))):
                 self.splits[name] = rows
-            self.unread |= rows is None
         self.policies = [policy for policy in self.policies if policy.id not in self.unusable]
         if data.validation is None and "train" in self.splits:
             share = data.validation_share
@@ -131,7 +127,6 @@ class _Check:
         for policy, error in unusable.items():
             self.findings += _findings(f"{policy}: {name}", error)
         self.unusable |= unusable.keys()
-        self.unread |= bool(unusable)
         return rows
 
     def rows(self) -> None:
@@ -139,7 +134,8 @@ class _Check:
         self.findings += check_turns("train", self.splits.get("train", ()))
         self.findings += [finding for name, rows in self.splits.items() for finding in check_unsplit(name, rows)]
         data, read = self.recipe.data, [row for rows in self.splits.values() for row in rows]
-        if self.splits and not self.unread:  # a role may be of those
+        whole = all(name in self.splits for name in SPLITS if getattr(data, name) is not None)
+        if self.splits and whole and not self.unusable:  # a role may be of rows that could not be read
             self.findings += check_roles(data.role_map, read, self.notes)
         own_files = any(POLICY_PLACE in str(getattr(data, name)) for name in SPLITS)
         for policy in self.policies:
