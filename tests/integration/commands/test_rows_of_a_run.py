@@ -57,11 +57,14 @@ def threshold(place, name="run"):
     return json.loads((place / name / "battery/toy/alora.json").read_text())["operating_point"]["threshold"]
 
 
-def test_a_role_map_that_splits_no_text_is_noted(place, capsys):
-    lines = [json.loads(line) for line in (place / "test.jsonl").read_text().splitlines()]
+@pytest.mark.parametrize(("verb", "rows"), [("evaluate", "test"), ("fleet", "test"), ("recalibrate", "validation")])
+def test_a_role_map_that_splits_no_text_is_noted(verb, rows, place, capsys):
+    file, output = place / f"{rows}.jsonl", place / ("new" if verb != "fleet" else "fleet.json")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
     texts = [line | {"prompt": f"Chat started\nAgent: {line['prompt']}"} for line in lines]
-    (place / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in texts))
-    evaluated(place, "data.role_map={Agent: assistant}")
+    file.write_text("".join(json.dumps(line) + "\n" for line in texts))
+    given = (f"data.{rows}={file}", f"output={output}", "data.role_map={Agent: assistant}")
+    assert main([verb, f"artifact={place / 'run'}", *given]) == 0
     assert "something else (24 times)" in capsys.readouterr().err
 
 
