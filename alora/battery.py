@@ -11,10 +11,10 @@ from alora.base.limits import require_room_for
 from alora.base.load import load_base
 from alora.base.location import base_location
 from alora.bundle.read import Bundle, check_bases, load_bundle
+from alora.closing import Closing
 from alora.config.schema import BaseSettings
 from alora.errors import AdapterError, AloraError, ConfigError
 from alora.evaluation.predict import answers
-from alora.http import Closing
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 from alora.serving.engine import Engine

@@ -10,9 +10,10 @@ from typing import Any, Literal, overload
 
 from alora.asking import Artifact, Base, Messages, Policies, conversation_in, open_artifact, require_known
 from alora.bundle.light import read_bundle
+from alora.closing import AsyncClosing, Closing, Waiting
 from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
-from alora.http import AsyncClosing, Closing, Full, Unreachable, Waiting, named
+from alora.http import Full, Unreachable, named
 from alora.reading import printable
 from alora.serving.client import RemoteEngine
 from alora.serving.guard import Guard, GuardAnswer, GuardVerdict

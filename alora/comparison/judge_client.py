@@ -12,13 +12,14 @@ from dataclasses import astuple, dataclass
 from enum import Enum, auto
 from typing import Any, Self, TypeVar
 
+from alora.closing import Closing, Waiting
 from alora.comparison.judge_prompt import Answer, messages, read_answer
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.config.setting import is_server
 from alora.data.conversation import Conversation
 from alora.errors import ConfigError
-from alora.http import Closing, Http, Unreachable, Waiting, wait_of
+from alora.http import Http, Unreachable, wait_of
 from alora.policy import Policy
 
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from alora.closing import AsyncClosing
 from alora.config.secrets import KEY, redacted
 from alora.errors import AloraError, CheckFailed, ConfigError
-from alora.http import AsyncClosing, Http, refusal, root
+from alora.http import Http, refusal, root
 from alora.prompt.render import Prefix, Suffix
 from alora.serving.servers import SESSION
 

@@ -9,8 +9,9 @@ from typing import Any, Self, TypeVar
 
 from httpx2 import Response
 
+from alora.closing import AsyncClosing, Closing, Waiting
 from alora.errors import CheckFailed, ConfigError, PromptRefused, one_line
-from alora.http import AsyncClosing, Closing, Http, Waiting, named, refusal, root
+from alora.http import Http, named, refusal, root
 from alora.policy import Policy
 from alora.reading import printable
 from alora.serving.servers import SESSION, Servers, session_id

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from threading import Event, Thread
 from typing import Any, TypeVar
 
+from alora.closing import Waiting
 from alora.data.cells import usual_role
 from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.http import Full, Http, Unreachable, Waiting, named
+from alora.http import Full, Http, Unreachable, named
 
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
 _EVERY_S, _PROBE_S = 2.0, 5.0  # between two health checks; of silence, after which a server counts as away

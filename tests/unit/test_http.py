@@ -11,9 +11,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from alora.closing import Waiting
 from alora.config.secrets import HIDDEN, KEY
 from alora.errors import AloraError
-from alora.http import Http, Waiting
+from alora.http import Http
 from alora.serving.guard import Guard
 
 SECRET = r"""s3cr3t/canary"key'with\all"""

@@ -4,8 +4,9 @@ from socket import socket
 
 import pytest
 
+from alora.closing import Waiting
 from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.http import Full, Http, Unreachable, Waiting, refusal
+from alora.http import Full, Http, Unreachable, refusal
 from alora.remote import _WAITS_S, GuardClient
 from alora.serving.guard import Guard, GuardAnswer, GuardPolicy, GuardVerdict
 from tests.unit.serving.test_client import server
