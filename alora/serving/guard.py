@@ -194,7 +194,10 @@ class AsyncGuard(AsyncClosing):
             sent = await self._http[url].exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session})
             return _read(url, *sent, lambda said: typed(GuardAnswer, said).require(fields))
 
-        return await self._servers.first(session, ask)
+        def late(answer: GuardAnswer) -> bool:
+            return {verdict.status for verdict in answer.verdicts} == {"missed"}
+
+        return await self._servers.first(session, ask, late)
 
     async def policies(self) -> list[GuardPolicy]:
         async def ask(url: str) -> list[GuardPolicy]:

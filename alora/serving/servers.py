@@ -52,6 +52,7 @@ class Servers:
         self._away: set[str] = set()
         self._doubted: dict[str, float] = {}  # when one that left a request without an answer is tried again
         self._answered: dict[str, float] = {}  # when one gave an answer last
+        self._unheard: dict[str, float] = {}  # since when requests to one were given up before an answer
         self._silent: dict[str, float] = {}  # since when the health of a server has no answer, by the monotonic clock
         self._watcher, self._closed = Thread(), Event()
 
@@ -71,8 +72,16 @@ class Servers:
         """Whether none answered when it was asked last."""
         return len(self._away) == len(self._urls)
 
-    async def first(self, session: str, ask: Callable[[str], Awaitable[_Answer]]) -> _Answer:
+    async def first(
+        self,
+        session: str,
+        ask: Callable[[str], Awaitable[_Answer]],
+        late: Callable[[_Answer], bool] = lambda _: False,
+    ) -> _Answer:
         """The answer of the first server that can answer; ``ask`` may run on several, which does no harm.
+
+        Args:
+            late: whether an answer says only that there was none in time.
 
         Raises:
             AloraError: the prompt is refused; a server is full, and the others cannot; or what the last one did wrong.
@@ -85,9 +94,16 @@ class Servers:
             began = time.monotonic()
             try:
                 answer = await (self._unless_hung(url, ask(url)) if self._watched else ask(url))
-                self._doubted.pop(url, None)
-                self._answered[url] = time.monotonic()
+                if late(answer):
+                    self._given_up(url, began)
+                else:
+                    self._doubted.pop(url, None)
+                    self._unheard.pop(url, None)
+                    self._answered[url] = time.monotonic()
                 return answer
+            except asyncio.CancelledError:  # a deadline, say
+                self._given_up(url, began)
+                raise
             except PromptRefused:
                 raise
             except (ConfigError, CheckFailed) as error:
@@ -101,6 +117,12 @@ class Servers:
                     _logger.warning("%s cannot answer: %s", named(url), error)
         assert failed is not None
         raise failed
+
+    def _given_up(self, url: str, began: float) -> None:
+        """Doubt one that answered nobody since ``began``, or since requests given up before: it may hang."""
+        now = time.monotonic()
+        if self._answered.get(url, 0.0) < began and now - self._unheard.setdefault(url, began) > _HUNG_S:
+            self._doubted[url] = now + _DOUBT_S
 
     def _tried(self, session: str) -> list[str]:
         """:meth:`order`; first the conversation's own server where it is doubted and one request may try it again."""
@@ -133,7 +155,7 @@ class Servers:
             healthy = False
             if isinstance(error, Unreachable) and error.silent:
                 self._silent.setdefault(url, time.monotonic())
-            elif _refused(error):  # it is being started again; one that has no route any more may still be silent
+            elif _connected(error):  # it is being started again; one that has no route any more may still be silent
                 self._silent.pop(url, None)
         if healthy:
             self._away.discard(url)
@@ -151,10 +173,12 @@ class Servers:
         self._closed.set()
 
 
-def _refused(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, ConnectionRefusedError):
-        error = error.__cause__
-    return error is not None
+def _connected(error: BaseException | None) -> bool:
+    """Whether a machine refused or cut a connection: behind what httpx2 raises, which does not always say from what."""
+    if error is None or isinstance(error, ConnectionError):
+        return error is not None
+    several = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return any(map(_connected, (error.__cause__, error.__context__, *several)))
 
 
 def _share(session: str, url: str) -> bytes:

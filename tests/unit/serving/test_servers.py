@@ -1,12 +1,14 @@
 """Which server a conversation belongs to, and who is asked last."""
 
 import asyncio
+import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from alora.errors import CheckFailed
-from alora.http import Full, Unreachable, refusal
+from alora.http import Full, Http, Unreachable, refusal
 from alora.serving.servers import Servers, session_id
 
 SYSTEM, FIRST, OTHER = ({"role": role, "content": text} for role, text in
@@ -140,6 +142,25 @@ def test_what_one_that_hangs_was_asked_goes_to_the_next(servers, monkeypatch):
     assert (ended.count(own), ended.count(second)) == (6, 2)
 
 
+def test_one_that_hung_and_refuses_a_connection_now_is_being_started_again(monkeypatch):
+    """By real connections: what httpx2 raises has its reason behind it in several ways."""
+    monkeypatch.setattr("alora.serving.servers._PROBE_S", 0.2)
+
+    async def silent_after_it_hung_and_after_it_refused(host):
+        http = Http()
+        with socket.create_server(("127.0.0.1", 0)) as hanging:  # nobody accepts what it lets in
+            url = f"http://{host}:{hanging.getsockname()[1]}"
+            servers = Servers([url], "/health")
+            await servers.ask_health(http)
+            hung = [*servers._silent]
+        await servers.ask_health(http)
+        await http.close()
+        return [url] == hung, [*servers._silent]
+
+    for host in ("127.0.0.1", "localhost"):
+        assert asyncio.run(silent_after_it_hung_and_after_it_refused(host)) == (True, [])
+
+
 def test_one_that_is_healthy_again_has_its_conversations_back(servers):
     own = servers.order("session")[0]
     answers = dict.fromkeys(URLS, 200)
@@ -254,6 +275,65 @@ def test_a_request_that_is_too_heavy_moves_nobody_from_a_server_that_answers_oth
         return await waiting
 
     assert asyncio.run(both()) == second
+    assert servers.order("session")[0] == own
+
+
+@pytest.mark.parametrize("says_so", [False, True])
+def test_one_that_lets_every_deadline_pass_is_doubted_until_it_answers(says_so, servers, monkeypatch):
+    """Whether the deadline ends the request, or the server's answer says that it has passed."""
+    own, second, _ = servers.order("session")
+    asked, hangs, now = list[str](), {own}, [1000.0]
+    monkeypatch.setattr("alora.serving.servers.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def ask(url):
+        asked.append(url)
+        if url in hangs and not says_so:
+            await asyncio.sleep(60)
+        return "late" if url in hangs else url
+
+    async def within_a_deadline():
+        asking = asyncio.ensure_future(servers.first("session", ask, lambda answer: answer == "late"))
+        done, _ = await asyncio.wait({asking}, timeout=0.05)
+        asking.cancel()
+        return asking.result() if done else "late"
+
+    def after(seconds):
+        now[0] += seconds
+        return asyncio.run(within_a_deadline())
+
+    assert [after(3) for _ in range(5)] == ["late"] * 5, "it may be busy"
+    assert [after(3) for _ in range(5)] == [second] * 5
+    assert after(30) == "late", "one more is tried"
+    assert after(1) == second
+    hangs.clear()
+    assert [after(31), after(1)] == [own] * 2
+    hangs.add(own)
+    assert after(1) == "late", "it answered a moment ago"
+    assert after(1) == "late"
+
+
+def test_requests_that_are_given_up_move_nobody_from_a_server_that_answers_others(servers, monkeypatch):
+    own = servers.order("session")[0]
+    now = [1000.0]
+    monkeypatch.setattr("alora.serving.servers.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def slow(_):
+        await asyncio.sleep(60)
+
+    async def quick(url):
+        return url
+
+    async def both():
+        given_up = asyncio.ensure_future(servers.first("session", slow))
+        await asyncio.sleep(0.01)
+        now[0] += 20
+        assert await servers.first("session", quick) == own
+        given_up.cancel()
+        await asyncio.wait({given_up})
+
+    for _ in range(3):
+        asyncio.run(both())
+        now[0] += 20
     assert servers.order("session")[0] == own
 
 
