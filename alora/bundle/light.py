@@ -16,7 +16,6 @@ from alora.bundle.manifest import (
     GOLDEN_FILE,
     MANIFEST_FILE,
     Manifest,
-    file_record,
     read_manifest,
     served_name,
 )
@@ -25,7 +24,7 @@ from alora.errors import BundleError
 from alora.identity.certificate import read_certificate
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
-from alora.reading import read_json
+from alora.reading import read_json, sha256_of
 from alora.verdict import Calibration
 from alora.version import __version__
 from alora.weights import weights_digest
@@ -235,16 +234,17 @@ def _compare_markers(folder: Path, manifest: Manifest) -> None:
 def _compare_digests(folder: Path, manifest: Manifest) -> None:
     for name, expected in manifest.files.items():
         try:
-            record = file_record(folder / name)
+            size = (folder / name).stat().st_size
+            digest = sha256_of(folder / name) if size == expected.size else ""  # a hole of any size costs no disk
         except OSError as error:
             raise BundleError(f"{folder / name} cannot be read: {error.strerror or error}") from error
-        if record.size != expected.size:
-            state = "cut short" if record.size < expected.size else "longer than it was written"
+        if size != expected.size:
+            state = "cut short" if size < expected.size else "longer than it was written"
             raise BundleError(
-                f"{folder / name} is {state}: {record.size} bytes, {expected.size} expected; copy or download it again"
+                f"{folder / name} is {state}: {size} bytes, {expected.size} expected; copy or download it again"
             )
-        if record.sha256 != expected.sha256:
+        if digest != expected.sha256:
             raise BundleError(
-                f"{folder / name} was changed after the bundle was written: sha256 {record.sha256[:12]}, "
+                f"{folder / name} was changed after the bundle was written: sha256 {digest[:12]}, "
                 f"{expected.sha256[:12]} expected; copy or download it again"
             )

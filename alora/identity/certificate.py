@@ -160,10 +160,15 @@ class Certificate:
         for record in self.dtypes:
             lines += [f"{record.dtype}: {finding.check} check, {finding.detail}" for finding in record.findings]
             lines += [
+                f"{record.dtype}: {layer.site}, {layer.prefix_different} element(s) of the prefix differ"
+                for layer in record.layers
+                if layer.prefix_different and not record.findings
+            ]
+            lines += [
                 f"{record.dtype}: handover, {handover.case}: {handover.prefix_changed} element(s) of the cached "
                 f"prefix changed, relative error of the logits {handover.logits_error} (bound {handover.bound})"
                 for handover in record.handovers
-                if not handover.passed
+                if not handover.passed or handover.prefix_changed or handover.far
             ]
             lines += [f"{record.dtype}: control not caught: {c.name}" for c in record.controls if not c.caught]
         if self.parity is not None:

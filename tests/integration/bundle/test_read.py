@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +125,10 @@ DAMAGE = {
     "weights longer": (
         lambda f: (f / "adapter_model.safetensors").write_bytes((f / "adapter_model.safetensors").read_bytes() + b"x"),
         r"safetensors is longer than it was written",
+    ),
+    "rows with a hole": (
+        lambda f: os.truncate(f / "golden.jsonl", 2**42),
+        r"golden.jsonl is longer than it was written",
     ),
     "invocation deleted": (delete_invocation, r"has no alora_invocation_tokens.*silently run as a plain LoRA"),
     "invocation null": (null_invocation, r"has no alora_invocation_tokens.*silently run as a plain LoRA"),

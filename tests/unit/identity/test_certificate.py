@@ -138,6 +138,10 @@ BREACHES = {
     "a finding": {"findings": (FindingRecord("prefix", "layer 0 K"),)},
     "a control": {"controls": (replace(RECORD.controls[0], caught=False),)},
     "a handover": {"handovers": (replace(RECORD.handovers[0], passed=False),)},
+    "a prefix": {"handovers": (replace(RECORD.handovers[0], prefix_changed=1),)},
+    "an error": {"handovers": (replace(RECORD.handovers[0], logits_error=9.0),)},
+    "no error": {"handovers": (replace(RECORD.handovers[0], logits_error=None),)},
+    "a layer": {"layers": (replace(RECORD.layers[0], prefix_different=1),)},
     "a dtype": {"passed": False},
 }
 FAILED = ParityRecord(8, "float32", "float32", 1e-5, tolerance=1e-4, passed=False)
