@@ -44,8 +44,7 @@ def run(recipe: Recipe) -> int:
         require_outside(Path(recipe.output))
     read, remarks = _read_as_trained(recipe)
     of_rows = source.lower().endswith(ROWS) or source.startswith(HUB) or holds_rows(source, read)
-    if of_rows:
-        recipe = replace(recipe, data=read)
+    recipe = replace(recipe, data=read)
     for remark in remarks:
         note(remark)
     if of_rows and recipe.output not in (None, "", "-") and _is_job(Path(recipe.output)):
@@ -61,8 +60,8 @@ def run(recipe: Recipe) -> int:
         )
     output = recipe.output and report_file(recipe.output, "verdicts")
     if not of_rows:
-        notes, as_run = Counter[str](), {"role_map": read.role_map, "skip_media": read.skip_media}
-        conversation = read_conversation(source, replace(recipe.data, **as_run), notes)
+        notes = Counter[str]()
+        conversation = read_conversation(source, recipe.data, notes)
         note_reading(notes)
         with scorer_of(recipe) as scorer:
             _report_one(scorer.score(conversation), output or None, recipe.json)

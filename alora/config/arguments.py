@@ -32,7 +32,7 @@ _WITH_VALUE = ("--config-path", "--config-name", "--config-dir", "--cfg", "--pac
 _VALUES = {"--help": ("all",), "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")}
 _COMPOSING = {"--config-path", "--config-name", "--config-dir", "--multirun", "--run"}
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DOTALL)
-# Settings of several names in one text, where Hydra would see a sweep.
+# Settings of several names in one text, where Hydra would see a sweep; choice(a,b) is one.
 _LISTS_IN_TEXT = ("data.columns.messages",)
 _NAMES = re.compile(r"[\w .-]+(,[\w .-]+)+")
 # A key that can stand in a dotted path, and what a key in braces escapes (Hydra's grammar, 1.3).
@@ -99,7 +99,7 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
-    overrides = [part for item in overrides for part in _as_hydra_takes_it(item, "--multirun" in options)]
+    overrides = [part for item in overrides for part in _as_hydra_takes_it(item)]
     return replace(given, overrides=tuple(overrides), recipe_files=tuple(files), local=local, unread=unread)
 
 
@@ -174,13 +174,13 @@ def _unalias(verb: str, item: str) -> str:
     return f"{match['sign']}{key}={match['value']}"
 
 
-def _as_hydra_takes_it(item: str, multirun: bool) -> list[str]:
+def _as_hydra_takes_it(item: str) -> list[str]:
     """One override in the form that Hydra does what it says: new keys added, names with commas in quotes."""
     match = _OVERRIDE.fullmatch(item)
     if match is None or match["sign"]:
         return [item]
     key, value = match["key"], match["value"]
-    if key in _LISTS_IN_TEXT and not multirun and _NAMES.fullmatch(value):
+    if key in _LISTS_IN_TEXT and _NAMES.fullmatch(value):
         return [f"{key}='{value}'"]
     if key in OPEN_DICTIONARIES:
         pairs = [f"++{part}" for part in _pairs(key, value) or [item]]

@@ -14,6 +14,7 @@ from alora.config.setting import is_scorer, is_server, names_a_folder, section, 
 # The dictionaries whose keys are the user's own; every other key of a recipe is a field below.
 OPEN_DICTIONARIES = ("data.label_map", "data.role_map", "policy.labels", "base.template_kwargs")
 
+ROLES = ("system", "user", "assistant", "tool")  # of a turn
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ALL_LINEAR = "all-linear"  # as PEFT has it: every linear layer but the output layer
 DTYPES = ("float32", "bfloat16", "float64")

@@ -5,7 +5,7 @@ from dataclasses import is_dataclass
 from functools import reduce
 
 from alora.config.paths import POLICY_PLACE
-from alora.config.schema import ColumnSettings, EvaluationSettings, Recipe
+from alora.config.schema import ROLES, ColumnSettings, EvaluationSettings, Recipe
 from alora.config.setting import is_server, settings_of
 from alora.errors import ConfigError
 
@@ -55,6 +55,11 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
             f"data.columns.label={columns.label} names a column for each policy, so data.columns.labels="
             f"{columns.labels} would not be read; give one of them"
         )
+    for name, role in recipe.data.role_map.items():
+        if role not in ROLES:
+            yield f"data.role_map: {name!r} is {role!r}, which is no role; choose one of {', '.join(ROLES)}"
+        elif name in ROLES and name != role:
+            yield f"data.role_map: {name!r} is a role and stays one, not {role!r}; rename it in the rows"
     weights, train = recipe.data.weights, recipe.data.train
     for key, given in (("training.class_weights", recipe.training.class_weights != "none"), ("data.weights", weights)):
         if recipe.training.engine == "trl" and given:

@@ -1,23 +1,25 @@
 """A row's messages as they stand in its cells: a list of them, a transcript in one text, or text columns as turns."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from alora.config.schema import ColumnSettings, DataSettings
+from alora.config.schema import ROLES, ColumnSettings, DataSettings
 from alora.data.formats import parse_json, shortened
 from alora.findings import Findings
 
-ROLES = ("system", "user", "assistant", "tool")
 ALIASES = {
     **dict.fromkeys(("human", "customer"), "user"),
     **dict.fromkeys(("gpt", "bot", "model", "ai", "chatbot", "function_call"), "assistant"),
     **dict.fromkeys(("function", "observation"), "tool"),
     "developer": "system",
 }
-_SPEAKERS = {"system": "system", **dict.fromkeys(("response", "completion", "output", "answer", "assistant"), ROLES[2])}
-_SPEAKERS |= dict.fromkeys(("prompt", "instruction", "question", "user", "text"), "user")
-_SPEAKERS |= dict.fromkeys(("input", "context", "document", "documents", "passage", "reference"), "user")
+# What a verdict may hang on, next to text columns: the user says whether it is a turn.
+CONTEXT = ("system", "context", "input", "history", "document", "documents", "passage", "reference")
+_SPEAKERS = {
+    **dict.fromkeys(("response", "completion", "output", "answer", "agent"), "assistant"),
+    **dict.fromkeys(("prompt", "instruction", "question", "text", *CONTEXT[1:]), "user"),
+}
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
 _PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".
@@ -26,10 +28,14 @@ _DATE = r"(?:\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d\d(?:\d\d)?
 _TIME = r"\d{1,2}:\d\d(?:[:.,]\d{1,6}){0,2}(?:[^\S\n]?[AaPp]\.?[Mm]\.?|[ \t]?(?:Z|UTC|[+-]\d\d:?\d\d))?"
 _WHEN = rf"{_DAY}(?:{_DATE}(?:[,T \t]{{1,2}}{_TIME})?|{_TIME}(?:,?[ \t]{_DATE})?)"
 STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:[-–—|][ \t]{{1,4}})?)?+"
+_LINE = "(?:^|(?<=[\r\x85\u2028\u2029]))"  # where one begins, by re.MULTILINE
+_INDENT, _COLON = "[ \t\xa0\u202f\u3000\u200e\ufeff]*", "[ \t\xa0\u202f]{0,2}[:：]"
 # What may stand before a speaker where it is no stamp that alora knows: "**", "[12 May, 10:00]", but no mere words.
 _AHEAD = r"^(?P<ahead>[^\n]{0,40}?)(?<!\w)"
+_BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
 GATHER = "one row is one conversation: gather a conversation's turns into messages"
-STAYS_ONE = "a text with lines of a speaker of data.role_map stays one message: it opens with something else"
+STAYS_ONE = "a text with lines of a speaker of data.role_map is not split: its first line opens with none, spelt so"
+STAYS_WITHIN = "a turn of a transcript has a speaker of data.role_map within it: what stands before is no line's start"
 
 
 def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findings: Findings) -> list[Any] | None:
@@ -55,10 +61,8 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
             findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
         for name in _roles_aside(row, settings) if len(names) == 1 else ():
             findings.notes[f"{name!r} is not read: {GATHER}"] += 1
-        return [
-            {"role": _SPEAKERS.get(name.strip().lower(), ROLES[1 + index % 2]), "content": text}
-            for name, index, text in texts
-        ]
+        roles = _column_roles(names, settings.role_map, findings)
+        return [{"role": roles[index], "content": text} for _, index, text in texts]
     kinds = ", ".join(f"{name!r} is {kind(value)}" for name, value in zip(names, values, strict=True))
     if printed:  # the cell is given apart, so that all such rows are one finding
         text = "messages as Python prints them, or cut short; write them as JSON, by json.dumps"
@@ -73,11 +77,27 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     return None
 
 
+def _column_roles(names: Sequence[str], role_map: Mapping[str, str], findings: Findings) -> list[str]:
+    """Who speaks in each of the text columns, by its name; those that say nothing alternate with the turns beside."""
+    keys, other = [name.strip().lower() for name in names], {"user": "assistant", "assistant": "user"}
+    own = [role_of(name, role_map) or _SPEAKERS.get(key) for name, key in zip(names, keys, strict=True)]
+    turns = [n for n, key in enumerate(keys) if key not in CONTEXT and own[n] in (None, *other)]
+    first = next((number for number, n in enumerate(turns) if own[n]), 0)  # which turn says whose it is
+    role = (own[turns[first]] if turns else None) or "user"
+    role = other[role] if first % 2 else role
+    for n in turns:
+        if own[n] is None and len(names) > 1:
+            findings.notes[f"column {shortened(names[n])} is read as {role}"] += 1
+        own[n] = role = own[n] or role
+        role = other[role]
+    return [role or "user" for role in own]
+
+
 def _roles_aside(row: dict[str, Any], settings: DataSettings) -> list[str]:
     """The columns that say who speaks in a row, as in an export with one message a row."""
     names = [name for name in row if isinstance(name, str) and name.strip().lower() in ("role", "from")]
     roles = [(name, row[name]) for name in names if name not in named_columns(settings.columns)]
-    return [name for name, role in roles if isinstance(role, str) and (role in settings.role_map or usual_role(role))]
+    return [name for name, role in roles if isinstance(role, str) and role_of(role, settings.role_map)]
 
 
 def named_columns(columns: ColumnSettings) -> set[str]:
@@ -88,15 +108,18 @@ def named_columns(columns: ColumnSettings) -> set[str]:
 def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
     """The turns of a transcript, which open a line with one of ``roles`` and a colon, a time stamp before it or not;
     none for any other text."""
-    before, *parts = re.split(rf"^[ \t\u200e]*{STAMP}({_any_of(roles)}):", text, flags=re.MULTILINE)
+    opening = rf"{_LINE}{_INDENT}{STAMP}({_any_of(roles)}){_COLON}"
+    before, *parts = re.split(opening, text, flags=re.MULTILINE)
     if before.strip():
         return []
     return [{"role": role, "content": said.strip()} for role, said in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def unsplit_speakers(text: str, roles: Iterable[str]) -> list[str]:
-    """Which of ``roles``, in any capitals, seem to speak in a text that :func:`spoken` does not split."""
-    lines = re.finditer(rf"{_AHEAD}({_any_of(roles)}):(?!//)", text, re.MULTILINE | re.IGNORECASE)
+    """Which of ``roles``, in any capitals, seem to speak in a text where :func:`spoken` does not split it."""
+    lines = re.finditer(
+        rf"{_AHEAD}({_any_of(roles)}){_COLON}(?!//)", _BREAKS.sub("\n", text), re.MULTILINE | re.IGNORECASE
+    )
     speaking = (line for line in lines if not re.search(r"[^\W\d_]", line["ahead"]) or re.search(r"\d", line["ahead"]))
     return list(dict.fromkeys(line[2] for line in speaking))
 
@@ -105,9 +128,15 @@ def _any_of(names: Iterable[str]) -> str:
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
+def role_of(name: str, role_map: Mapping[str, str]) -> str | None:
+    """The role that ``name`` stands for: by ``data.role_map``, or without it."""
+    return role_map.get(name) or usual_role(name)
+
+
 def usual_role(name: str) -> str | None:
     """The role that ``name`` stands for without a setting."""
-    known = ALIASES.get(name.lower(), name.lower())
+    known = name.strip().lower()
+    known = ALIASES.get(known, known)
     return known if known in ROLES else None
 
 

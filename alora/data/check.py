@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
-from alora.data.cells import ROLES, STAMP, listed, usual_role
+from alora.data.cells import STAMP, listed, usual_role
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.formats import shortened
 from alora.data.messages import role_note
@@ -17,7 +17,7 @@ FEW_ROWS = 8  # of one label: below this a metric is noise
 LEAST_POSITIVES = 10  # validation rows that a threshold is fitted on
 RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
-_SPEAKER = re.compile(rf"^[ \t]*{STAMP}(\w[\w .-]{{0,30}}):(?!//)", re.MULTILINE)
+_SPEAKER = re.compile(rf"^[ \t\u200e]*{STAMP}(\w[\w .-]{{0,30}}):(?!//)", re.MULTILINE)
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]
@@ -61,16 +61,18 @@ def check_turns(name: str, rows: Rows) -> list[Finding]:
 
 
 def check_unsplit(name: str, rows: Rows) -> list[Finding]:
-    """Rows whose turns ``data.role_map`` names, and yet they are one message: no share of them is what was meant."""
+    """Rows where a speaker of ``data.role_map`` stands within another's message: no share of them is what was meant."""
     unsplit = [row for row in rows if row.conversation.unsplit]
     if not unsplit:
         return []
     first, speaker = unsplit[0], unsplit[0].conversation.unsplit[0]
-    opening = first.conversation.messages[0].content.lstrip().partition("\n")[0]
+    content = next(m.content for m in first.conversation.messages if speaker in m.content)
+    around = content[: content.index(speaker) + len(speaker) + 1][-50:]
     text = (
-        f"{len(unsplit)} of {len(rows)} rows have lines of '{speaker}:' yet stay one message: the "
-        "text must open with a speaker of data.role_map, a time stamp before it or not; here it opens with "
-        f"{shortened(opening)} ({first.where}); cut what stands before the speakers, or name who speaks there"
+        f"{len(unsplit)} of {len(rows)} rows have '{speaker}:' within a message: a text is split where a line opens "
+        "with a speaker of data.role_map, spelt so, a time stamp before it or not, if its first line does; here "
+        f"{shortened(around)} ({first.where}); put line breaks before the speakers, cut what stands there, or name who "
+        "speaks there"
     )
     return [Finding(WARNING, "TRANSCRIPT", name, text)]
 
@@ -84,7 +86,7 @@ def _speakers(rows: Rows) -> Counter[str]:
 def check_roles(role_map: Mapping[str, str], rows: Rows, notes: Iterable[str]) -> list[Finding]:
     """Names of ``role_map`` that no turn has, by the ``notes`` on all ``rows``; a role's own name is noted nowhere."""
     known = set(notes)
-    unused = [name for name, role in role_map.items() if name not in ROLES and role_note(name, role) not in known]
+    unused = [name for name, role in role_map.items() if name != role and role_note(name, role) not in known]
     if not unused:
         return []
     roles = {message.role for row in rows for message in row.conversation.messages}
@@ -93,7 +95,7 @@ def check_roles(role_map: Mapping[str, str], rows: Rows, notes: Iterable[str]) -
         found.append(f"texts with lines of {listed(speakers)}, which are turns only if the first line is of role_map")
     unsplit = {name for row in rows for name in row.conversation.unsplit}
     if spelt := [name for name in unused if name in unsplit]:
-        found.append(f"texts that stay one message with lines of {listed(spelt)} (TRANSCRIPT)")
+        found.append(f"messages with {listed(spelt)} within them (TRANSCRIPT)")
     mend = "; correct it or leave it out" if len(spelt) < len(unused) else ""
     text = f"no turn is of {listed(unused)}{mend}; found: {'; '.join(found)}"
     return [Finding(WARNING, "ROLE_UNUSED", "data.role_map", text)]

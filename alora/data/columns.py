@@ -6,16 +6,16 @@ from typing import Any
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings
-from alora.data.cells import listed, named_columns
+from alora.data.cells import CONTEXT, listed, named_columns, unpacked
 from alora.data.labels import named_alone
 from alora.findings import Findings
 
 # Where no column "messages" is and none is named: lists of messages, then texts, whose names say who speaks.
 LISTS = ("conversations", "conversation")
-DETECTED = (*LISTS, "system,prompt,response", "prompt,response", "prompt,completion",
-            "instruction,output", "question,answer", "user,assistant", "text", "prompt")  # fmt: skip
-# Next to such texts, what a verdict may hang on; the user says whether it is a turn.
-_CONTEXT = ("system", "context", "input", "history", "document", "documents", "passage", "reference")
+_ASKED, _REPLIES = ("prompt", "instruction", "question"), ("response", "completion", "output", "answer", "assistant")
+_PAIRS = ("prompt,response", "prompt,completion", "instruction,output", "question,answer", "user,assistant")
+_PAIRS += tuple(pair for pair in (f"{one},{other}" for one in _ASKED for other in _REPLIES) if pair not in _PAIRS)
+TEXTS = ("system,prompt,response", *_PAIRS, "text", "prompt")
 
 
 def detect_columns(
@@ -34,25 +34,37 @@ def detect_columns(
         given: the settings, where ``columns`` are what an earlier row has.
     """
     own = {name.strip().lower(): name for name in row if isinstance(name, str)}
-    changes, known = {}, DETECTED if first and columns.messages == ColumnSettings.messages else LISTS
+    others = named_columns(replace(columns, messages=""))
+    # A text under such a name may be an id.
+    lists = [name for name in LISTS if name in own and isinstance(unpacked(row[own[name]]), list)]
+    changes, known = {}, TEXTS if first and columns.messages == ColumnSettings.messages else ()
     for key in ("messages", "label", "labels", "id"):
         named, usual = getattr(columns, key), getattr(ColumnSettings, key)
         if POLICY_PLACE in named:  # a column for each policy
             continue
         unnamed = getattr(given or columns, key) == usual or key == "id"  # an id need not be there
-        forms = [named, *([usual] if unnamed else []), *(known if key == "messages" and unnamed else ())]
-        form = next((form for form in forms if all(name in own for name in form.lower().split(","))), None)
+        forms = [
+            named,
+            *([usual] if unnamed else []),
+            *((*lists, *known, *LISTS) if key == "messages" and unnamed else ()),
+        ]
+        free = own if key != "messages" else {word: name for word, name in own.items() if name not in others}
+        form = next((form for form in forms if all(name in free for name in form.lower().split(","))), None)
         if named not in row and form is not None:
             actual = ",".join(own[name] for name in form.lower().split(","))
             changes |= {key: actual} if actual != named else {}
     changed = replace(columns, **changes)
-    taken = named_columns(changed)
+    taken, texts = named_columns(changed), changed.messages.lower() in TEXTS
+    found = texts and (given or columns).messages == ColumnSettings.messages
+    turns = (*CONTEXT, *_ASKED, *_REPLIES)
+    left = [own[word] for word in turns if found and word in own and own[word] not in taken]
+    rest = f"{listed(left)} {'are' if len(left) > 1 else 'is'} not read" if left else ""
     for key, name in changes.items():
         are = "are" if key.endswith("s") else "is"
-        of_texts = key == "messages" and name.lower() in DETECTED[len(LISTS) :]
-        left = [own[word] for word in _CONTEXT if of_texts and word in own and own[word] not in taken]
-        rest = f"; {listed(left)} {'are' if len(left) > 1 else 'is'} not read" if left else ""
-        findings.notes[f"{key} {are} read from data.columns.{key}={name}{rest}"] += 1
+        more = f"; {rest}" if rest and key == "messages" else ""
+        findings.notes[f"{key} {are} read from data.columns.{key}={name}{more}"] += 1
+    if rest and "messages" not in changes:  # nor in the rows before
+        findings.notes[f"of some rows {rest}"] = 1
     return changed
 
 

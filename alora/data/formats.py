@@ -230,6 +230,8 @@ def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> 
             findings.add("NUL_BYTES", where, "holds NUL bytes, so it is not text; give CSV in UTF-8")
         elif any(cells):
             yield Row(where, {title: cell or None for title, cell in zip(header, cells, strict=False) if title})
+        elif cells:
+            findings.notes["a line of empty cells is left out"] += 1
 
 
 def _table_lines(stream: Stream, name: str) -> Iterator[str]:

@@ -9,13 +9,14 @@ from alora.config.schema import DataSettings
 from alora.data.cells import (
     ROLES,
     STAYS_ONE,
+    STAYS_WITHIN,
     kind,
     listed,
     named_columns,
     raw_messages,
+    role_of,
     unpacked,
     unsplit_speakers,
-    usual_role,
 )
 from alora.data.formats import shortened
 from alora.data.keys import MEDIA, media_of, opened, unread
@@ -53,7 +54,7 @@ class Message:
 class Conversation:
     """Messages in order. ``id`` is the row's own, or where it stands (``train.jsonl:17``).
 
-    ``unsplit`` are speakers of ``data.role_map`` whose turns are in the text of its only message.
+    ``unsplit`` are speakers of ``data.role_map`` whose turns are within other messages of a transcript.
     """
 
     id: str
@@ -111,12 +112,14 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     complete = tuple(message for message in messages if message is not None)
     if not raw or len(complete) < len(raw):
         return None
-    complete = reader.system_first(row, complete)
-    unsplit, text = (), row.get(columns.messages)
-    if settings.role_map and isinstance(text, str) and [message.content for message in complete] == [text]:
-        unsplit = tuple(unsplit_speakers(text, settings.role_map))
-        findings.notes.update([STAYS_ONE] * bool(unsplit))
-    return Conversation(where if name is None else str(name), complete, unsplit)
+    text, speaking = row.get(columns.messages), dict[str, None]()
+    whole = [message.content for message in complete] == [text]
+    if isinstance(text, str) and settings.role_map and not isinstance(unpacked(text), list):
+        speaking |= dict.fromkeys(it for m in complete for it in unsplit_speakers(m.content, settings.role_map))
+        findings.notes.update([STAYS_ONE if whole else STAYS_WITHIN] * bool(speaking))
+    if columns.messages in row and not whole:  # of a list, or a transcript
+        complete = reader.system_first(row, complete)
+    return Conversation(where if name is None else str(name), complete, tuple(speaking))
 
 
 def role_note(name: Any, role: str) -> str:
@@ -135,14 +138,14 @@ class _Reader:
         self._findings.add(code, self._where, problem, f"message {self._number}" if self._number else "'system'")
 
     def system_first(self, row: dict[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """A list's messages behind the row's ``system``, where Anthropic, Bedrock and LLaMA-Factory have it."""
+        """The messages behind the row's ``system``, where Anthropic, Bedrock and LLaMA-Factory have it."""
         columns = self._settings.columns
-        names = [name for name in row if isinstance(name, str) and name.strip().lower() == "system"]
+        names = [name for name in row if isinstance(name, str) and name.strip().lower() == "system" and row[name]]
         name = "system" if "system" in names or not names else names[0]
         system = row.get(name)
         if isinstance(parts := unpacked(system), list):
             system = parts
-        if not system or name in named_columns(columns) or not isinstance(unpacked(row.get(columns.messages)), list):
+        if not system or name in named_columns(columns):
             return messages
         if not isinstance(system, str | list):
             self._findings.notes[f"{name!r} is not read: it is no text"] += 1
@@ -194,12 +197,10 @@ class _Reader:
         return Message(role, content, name, calls) if self._findings.count == before else None
 
     def _role(self, role: Any) -> str:
-        if role in ROLES:
-            return role
-        known = self._settings.role_map.get(role) if isinstance(role, str) else None
-        known = known or (usual_role(role) if isinstance(role, str) else None)
-        if known in ROLES:
-            self._findings.notes[role_note(role, known)] += 1
+        known = role_of(role, self._settings.role_map) if isinstance(role, str) else None
+        if known is not None:
+            if known != role:
+                self._findings.notes[role_note(role, known)] += 1
             return known
         text = f"role is {kind(role)}, not one of {', '.join(ROLES)} (of rows: data.role_map={{ROLE: user}} maps it)"
         self._add("ROLE_UNKNOWN", text)

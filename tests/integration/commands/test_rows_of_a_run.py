@@ -65,7 +65,7 @@ def test_a_role_map_that_splits_no_text_is_noted(verb, rows, place, capsys):
     file.write_text("".join(json.dumps(line) + "\n" for line in texts))
     given = (f"data.{rows}={file}", f"output={output}", "data.role_map={Agent: assistant}")
     assert main([verb, f"artifact={place / 'run'}", *given]) == 0
-    assert "something else (24 times)" in capsys.readouterr().err
+    assert "spelt so (24 times)" in capsys.readouterr().err
 
 
 def test_one_column_named_leaves_the_others_to_the_run(place):

@@ -86,7 +86,7 @@ def test_what_of_a_column_is_read_otherwise_is_noted(tmp_path, capsys):
     for given in ([rows], [rows, f"output={tmp_path / 'verdicts.parquet'}"], [talk]):
         assert score(*given, *read) == 0
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
-        assert "stays one message: it opens with something else" in line
+        assert "is not split: its first line opens with none" in line
         assert line.endswith("(3 times)") == (given[0] is rows)
 
 
@@ -101,6 +101,15 @@ def test_one_conversation_is_split_into_turns_as_the_runs_rows_are(tmp_path, cap
     line, _, document = said.partition("\n")
     assert json.loads(document) == json.loads(line)
     assert noted.count("role 'Agent' is read as assistant") == 2
+
+    read_as.columns.messages = "context,customer,agent"
+    for file in (row, talk):
+        file.write_text(json.dumps({"context": "Docs.", "customer": "Hi", "agent": "Hello", "text": "?"}))
+    assert (score(row), score(talk, "json=true")) == (0, 0)
+    line, _, document = capsys.readouterr().out.partition("\n")
+    assert json.loads(document)["verdicts"] == json.loads(line)["verdicts"]
+    talk.write_text(json.dumps({"id": "one", "text": "Agent: hello\nCustomer: hi"}))
+    read_as.columns.messages = "messages"
 
     def unknown(*_):
         raise RunError("its records disagree")

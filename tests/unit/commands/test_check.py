@@ -115,16 +115,16 @@ def test_transcripts_that_role_map_does_not_split_are_doubtful_in_every_split(tm
         train=chats(opening, 4, "talk"), validation=chats("", 1, "sing"), test=chats("[8 May, 10:00] ", 1, "hum")
     )
     warned = [line for line in out.splitlines() if "warning" in line]
-    assert warned[0].startswith("warning: train: 10 of 40 rows have lines of 'Agent:' yet stay one message: the text")
-    assert "here it opens with 'Chat started by visitor' (train.jsonl:1); " in warned[0]
-    assert "warning: test: 40 of 40 rows have lines of" in warned[1]
-    assert "'[8 May, 10:00] Agent: hum aa' (test.jsonl:1)" in warned[1]
+    assert warned[0].startswith("warning: train: 10 of 40 rows have 'Agent:' within a message: a text is split where")
+    assert "here 'Chat started by visitor\\nAgent:' (train.jsonl:1); " in warned[0]
+    assert "warning: test: 40 of 40 rows have" in warned[1]
+    assert "'[8 May, 10:00] Agent:' (test.jsonl:1)" in warned[1]
     assert warned[2] == "0 errors, 2 warnings: ready to train"
-    assert "note: a text with lines of a speaker of data.role_map stays one message" in out
+    assert "note: a text with lines of a speaker of data.role_map is not split" in out
     out = check(train=chats(opening, 1, "talk"), validation=chats(opening, 1, "sing"))  # role_map is not proposed again
     assert out.count("[TRANSCRIPT]") == 2
     (unused,) = [line for line in out.splitlines() if "[ROLE_UNUSED]" in line]
-    assert "texts that stay one message with lines of 'Agent', 'Caller' (TRANSCRIPT)" in unused
+    assert "messages with 'Agent', 'Caller' within them (TRANSCRIPT)" in unused
     assert "leave it out" not in unused
 
 

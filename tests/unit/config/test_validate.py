@@ -59,6 +59,26 @@ def test_each_source_has_a_weight(train, count):
         check_recipe(recipe, "train")
 
 
+@pytest.mark.parametrize(
+    ("name", "role", "problem"),
+    [
+        ("Berater", "assistent", "'Berater' is 'assistent', which is no role; choose one of system, user"),
+        ("Kundin", "human", "'Kundin' is 'human', which is no role"),
+        ("user", "assistant", "'user' is a role and stays one, not 'assistant'; rename it in the rows"),
+        ("tool", "user", "'tool' is a role and stays one"),
+        ("user", "user", None),
+        ("User", "assistant", None),
+    ],
+)
+def test_a_role_is_mapped_to_a_role_and_from_none(name, role, problem):
+    recipe = recipe_with("data.role_map", {name: role})
+    if problem is None:
+        check_recipe(recipe, "doctor")
+    else:
+        with pytest.raises(ConfigError, match=f"data.role_map: {problem}"):
+            check_recipe(recipe, "doctor")
+
+
 def test_all_problems_at_once():
     recipe = recipe_with("adapter.rank", 0)
     recipe.prompt.layout = "turn"

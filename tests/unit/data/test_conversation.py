@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 import threading
+from collections import Counter
 from dataclasses import replace
 
 import datasets
@@ -25,6 +26,7 @@ from alora.data.conversation import (
     read_conversation,
     read_labelled,
     read_multilabelled,
+    stream_conversations,
 )
 from alora.errors import DataError
 from alora.findings import Findings
@@ -237,6 +239,22 @@ def test_columns_and_labels_are_mapped(tmp_path):
     rows = read(path, columns=columns, label_map={"1": "violation", "false": "ok"})
     assert [item.labels["p"] for item in rows] == ["violation", "ok"]
     assert rows[0].conversation.id == "k"
+
+
+def test_what_later_rows_alone_have_next_to_detected_texts_is_noted(tmp_path):
+    rows: list[dict[str, str]] = [{"question": "Why?", "answer": "So."}] * 2
+    rows += [rows[0] | {"context": "Docs."}, rows[0], rows[0] | {"context": "Docs."}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes = Counter[str]()
+    assert all(len(row.conversation.messages) == 2 for _, row in stream_conversations(str(path), notes=notes))
+    assert notes == {
+        "messages are read from data.columns.messages=question,answer": 1,
+        "of some rows 'context' is not read": 1,
+    }
+    notes, named = Counter[str](), DataSettings(columns=ColumnSettings(messages="question,answer"))
+    assert len([*stream_conversations(str(path), named, notes)]) == 5
+    assert not notes
 
 
 def test_plain_text_columns_become_turns(tmp_path):

@@ -1,11 +1,12 @@
 """Messages of every dialect become the same ones, and what was read otherwise is noted."""
 
+import itertools
 import json
 
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import STAYS_ONE, spoken, unsplit_speakers
+from alora.data.cells import STAYS_ONE, STAYS_WITHIN, spoken, unsplit_speakers
 from alora.data.columns import detect_columns
 from alora.data.conversation import Rejected, read_labelled, stream_conversations
 from alora.data.messages import Message, ToolCall, conversation_of
@@ -155,6 +156,10 @@ def test_a_system_text_next_to_a_list_of_messages_is_the_first_of_them(row):
     assert read(row | {"SYSTEM": "SAP", "system": "Be kind."})[0].messages[0] == Message("system", "Be kind.")
     (finding,) = read(row | {"system": [{"cachePoint": {"type": "default"}}]})[1].all()
     assert "'system': content holds dict {'cachePoint'" in f"{finding.where}: {finding.problem}"
+    for nothing in ("", None):
+        assert read(row | {"system": nothing, "System": "Be kind."})[0].messages[0] == Message("system", "Be kind.")
+    chat = {"messages": "Customer: hi\nAgent: hello", "system": "Be kind."}
+    assert [m.role for m in read(chat, role_map=SPOKEN_BY)[0].messages] == ["system", "user", "assistant"]
     for nothing in ("", " ", None, 3, {"text": "Be kind."}, [], [{"text": ""}]):
         conversation, findings = read(row | {"system": nothing})
         assert conversation.messages == (Message("user", "Hi"),)
@@ -194,6 +199,7 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
         ({"topic": "a"}, ""),
         ({"Context": "Docs.", "id": "1"}, "; 'Context' is not read"),
         ({"input": "", "history": [["a", "b"]]}, "; 'input', 'history' are not read"),
+        ({"Completion": "So?"}, "; 'Completion' is not read"),
     ):
         _, findings = read(texts | more)
         assert list(findings.notes) == [f"{read_from}question,answer{rest}"]
@@ -205,6 +211,20 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     assert not findings.notes
     _, findings = read({"conversations": [{"from": "human", "value": "Hi"}], "context": "Docs."})
     assert f"{read_from}conversations" in findings.notes
+    for asked, answered in itertools.product(("prompt", "Instruction"), ("answer", "output", "response", "assistant")):
+        conversation, findings = read({"text": "?", asked: "Hi", answered: "Ho"})
+        assert [(m.role, m.content) for m in conversation.messages] == [("user", "Hi"), ("assistant", "Ho")]
+        assert list(findings.notes) == [f"{read_from}{asked},{answered}"]
+    for setting in ("label", "id", "group"):
+        conversation, findings = read({"prompt": "Hi", "answer": "no"}, columns=ColumnSettings(**{setting: "answer"}))
+        assert conversation.messages == (Message("user", "Hi"),)
+        assert list(findings.notes) == [f"{read_from}prompt"]
+    _, findings = read({"Conversation": "c17", "prompt": "Hi", "response": "Ho"})
+    assert list(findings.notes) == [f"{read_from}prompt,response"]
+    conversation, _ = read({"conversation": "Customer: Hi"}, role_map=SPOKEN_BY)
+    assert conversation.messages == (Message("user", "Hi"),)
+    _, findings = read({"text": "Hi", "response": "Ho"})
+    assert list(findings.notes) == [f"{read_from}text; 'response' is not read"]
     _, findings = read({"system": "Be kind.", "prompt": "Hi", "response": "Ho"})
     assert list(findings.notes) == [f"{read_from}system,prompt,response"]
 
@@ -535,7 +555,6 @@ SPOKEN_BY = {"Customer": "user", "Agent": "assistant"}
 @pytest.mark.parametrize(
     "text",
     [
-        CHAT.replace("{}", "", 1).format("12 May 2024 10:00 AM "),  # split, and not all of it
         "My agent said Agent: no",
         "Ask the Agent: no",
         "Reagent: no\nhttp://x/ Agents: no",
@@ -566,6 +585,60 @@ def test_a_transcript_that_opens_otherwise_stays_one_message_with_a_note(stamp):
         conversation, findings = read(row, role_map=roles)
         assert conversation.unsplit == ()
         assert STAYS_ONE not in findings.notes
+
+
+@pytest.mark.parametrize("between", ["\r", "\u2028", "\x85", "\n\xa0", "\r\n\u3000"])
+@pytest.mark.parametrize("colon", [":", " :", "：", "\xa0:"])
+def test_a_line_begins_and_a_speaker_ends_in_other_ways_too(between, colon):
+    text = f"Customer{colon}hi{between}Agent{colon} hello"
+    conversation, _ = read({"chat": text}, columns=ColumnSettings(messages="chat"), role_map=SPOKEN_BY)
+    assert conversation.messages == (Message("user", "hi"), Message("assistant", "hello"))
+    assert conversation.unsplit == ()
+
+
+@pytest.mark.parametrize(
+    "between", ["<br>", "<BR />", "</p><p>", " | ", "\\n", "\\r\\n", "\n12 May 2024 10:00 AM ", "\n**"]
+)
+def test_a_speaker_within_the_turn_of_another_is_noted(between):
+    text, columns = f"Customer: hi{between}Agent: hello", ColumnSettings(messages="chat")
+    conversation, findings = read({"chat": text}, columns=columns, role_map=SPOKEN_BY)
+    assert len(conversation.messages) == 1
+    assert conversation.unsplit == ("Agent",)
+    assert findings.notes[STAYS_WITHIN] == 1
+    for given in ([{"role": "user", "content": text}], json.dumps([{"role": "user", "content": text}])):
+        conversation, findings = read({"chat": given}, columns=columns, role_map=SPOKEN_BY)
+        assert conversation.unsplit == ()
+        assert not findings.notes
+
+
+@pytest.mark.parametrize(
+    ("names", "roles"),
+    [
+        ("customer,agent", "user,assistant"),
+        ("agent,customer", "assistant,user"),
+        ("context,customer,agent", "user,user,assistant"),
+        ("system,history,asked,answered", "system,user,user,assistant"),
+        ("Agent,asked", "assistant,user"),
+        ("opened,bot,asked", "user,assistant,user"),
+        ("said,human,bot", "assistant,user,assistant"),
+        ("a,b,c,gpt", "user,assistant,user,assistant"),
+        ("a,b,gpt", "assistant,user,assistant"),
+        ("Kundin,reply", "user,assistant"),
+        ("reply,Kundin", "assistant,user"),
+        ("asked,input", "user,user"),
+        ("context,system", "user,system"),
+    ],
+)
+def test_who_speaks_in_a_text_column_its_name_says_or_the_turns_beside_it(names, roles):
+    row = {name: f"says {name}" for name in names.split(",")}
+    conversation, findings = read(row, columns=ColumnSettings(messages=names), role_map={"Kundin": "user"})
+    assert [(m.role, m.content) for m in conversation.messages] == list(
+        zip(roles.split(","), row.values(), strict=True)
+    )
+    guessed = {"asked", "answered", "opened", "said", "reply", "a", "b", "c"} & row.keys()
+    assert len([note for note in findings.notes if note.startswith("column ")]) == len(guessed)
+    if "reply" in row:
+        assert findings.notes["column 'reply' is read as assistant"] == 1
 
 
 @pytest.mark.timeout(120)  # ends a search in quadratic time, which would take hours
