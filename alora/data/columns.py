@@ -54,18 +54,24 @@ def detect_columns(
             actual = ",".join(own[name] for name in form.lower().split(","))
             changes |= {key: actual} if actual != named else {}
     changed = replace(columns, **changes)
-    taken, texts = named_columns(changed), changed.messages.lower() in TEXTS
-    found = texts and (given or columns).messages == ColumnSettings.messages
-    turns = (*CONTEXT, *_ASKED, *_REPLIES)
-    left = [own[word] for word in turns if found and word in own and own[word] not in taken]
-    rest = f"{listed(left)} {'are' if len(left) > 1 else 'is'} not read" if left else ""
+    rest = _left(changed, own) if (given or columns).messages == ColumnSettings.messages else ""
     for key, name in changes.items():
         are = "are" if key.endswith("s") else "is"
         more = f"; {rest}" if rest and key == "messages" else ""
         findings.notes[f"{key} {are} read from data.columns.{key}={name}{more}"] += 1
-    if rest and "messages" not in changes:  # nor in the rows before
-        findings.notes[f"of some rows {rest}"] = 1
+    if rest and "messages" not in changes:
+        findings.notes[f"{rest}: data.columns.messages names no such turn"] = 1
     return changed
+
+
+def _left(columns: ColumnSettings, own: Mapping[str, str]) -> str:
+    """What of a row may be a turn and is not read, in words; ``own`` are its columns, by names in small letters."""
+    texts = columns.messages.lower() in TEXTS
+    if not all(name in own.values() for name in columns.messages.split(",")):
+        return ""
+    turns = (*CONTEXT[not texts :], *_ASKED, *_REPLIES)  # "system" is read before a list
+    left = [own[word] for word in turns if word in own and own[word] not in named_columns(columns)]
+    return f"{listed(left)} {'are' if len(left) > 1 else 'is'} not read" if left else ""
 
 
 def own_columns(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> ColumnSettings:

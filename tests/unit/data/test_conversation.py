@@ -250,7 +250,7 @@ def test_what_later_rows_alone_have_next_to_detected_texts_is_noted(tmp_path):
     assert all(len(row.conversation.messages) == 2 for _, row in stream_conversations(str(path), notes=notes))
     assert notes == {
         "messages are read from data.columns.messages=question,answer": 1,
-        "of some rows 'context' is not read": 1,
+        "'context' is not read: data.columns.messages names no such turn": 1,
     }
     notes, named = Counter[str](), DataSettings(columns=ColumnSettings(messages="question,answer"))
     assert len([*stream_conversations(str(path), named, notes)]) == 5

@@ -210,7 +210,7 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     assert [message.role for message in conversation.messages] == ["user", "user", "assistant"]
     assert not findings.notes
     _, findings = read({"conversations": [{"from": "human", "value": "Hi"}], "context": "Docs."})
-    assert f"{read_from}conversations" in findings.notes
+    assert f"{read_from}conversations; 'context' is not read" in findings.notes
     for asked, answered in itertools.product(("prompt", "Instruction"), ("answer", "output", "response", "assistant")):
         conversation, findings = read({"text": "?", asked: "Hi", answered: "Ho"})
         assert [(m.role, m.content) for m in conversation.messages] == [("user", "Hi"), ("assistant", "Ho")]
@@ -223,6 +223,10 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     assert list(findings.notes) == [f"{read_from}prompt,response"]
     conversation, _ = read({"conversation": "Customer: Hi"}, role_map=SPOKEN_BY)
     assert conversation.messages == (Message("user", "Hi"),)
+    _, findings = read({"messages": TURNS, "system": "Be kind.", "Response": "Ho", "documents": [], "text": "?"})
+    assert "'documents', 'Response' are not read: data.columns.messages names no such turn" in findings.notes
+    _, findings = read({"messages": TURNS, "response": "Ho"}, columns=ColumnSettings(label="response"))
+    assert not findings.notes
     _, findings = read({"text": "Hi", "response": "Ho"})
     assert list(findings.notes) == [f"{read_from}text; 'response' is not read"]
     _, findings = read({"system": "Be kind.", "prompt": "Hi", "response": "Ho"})
