@@ -149,14 +149,18 @@ def _unskipped(settings: DataSettings | None) -> DataSettings:
 
 
 def holds_rows(source: str, settings: DataSettings) -> bool:
-    """Whether a .json file is an array of rows, and not one conversation: its first item has their columns."""
+    """Whether a .json file is lines of objects, or an array of rows, and not one conversation: its first item has their
+    columns."""
     if not (source.lower().endswith(".json") and Path(source).is_file()):
         return False
     first = None
-    with contextlib.suppress(OSError, DataError):  # the reader of conversations says why
+    with contextlib.suppress(OSError, DataError, ValueError, RecursionError):  # the reader of conversations says why
         with Path(source).open("rb") as stream:
-            is_array = stream.read(CHUNK).removeprefix(UTF8_BOM).lstrip().startswith(b"[")
-        first = next(read_rows(source, Findings()), None) if is_array else None
+            start = stream.read(CHUNK).removeprefix(UTF8_BOM).lstrip()
+        line, _, rest = start.partition(b"\n")
+        if start.startswith(b"{") and rest.lstrip().startswith(b"{"):
+            return isinstance(parse_json(line.decode()), dict)
+        first = next(read_rows(source, Findings()), None) if start.startswith(b"[") else None
     if first is None or not isinstance(first.value, dict) or not first.value.keys().isdisjoint(("role", "from")):
         return False
     named, detected = settings.columns.messages, detect_columns(settings.columns, first.value, Findings()).messages

@@ -736,3 +736,7 @@ def test_an_array_of_rows_is_told_from_one_conversation(tmp_path, content, wante
     assert not holds_rows("-", DataSettings())
     path.write_text("[")
     assert not holds_rows(str(path), DataSettings())
+    line = json.dumps({"text": "Hi"})
+    for text, wanted in ((f"{line}\n\n{line}\n", True), (f"{line}\n", False), (json.dumps(row(), indent=2), False)):
+        path.write_text(text)
+        assert holds_rows(str(path), DataSettings()) is wanted
