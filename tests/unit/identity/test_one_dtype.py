@@ -1,11 +1,11 @@
-"""A base that does not repeat itself proves nothing about an adapter."""
+"""A base that does not repeat itself proves nothing about an adapter, and one that changes no logit does nothing."""
 
 import pytest
 import torch
 
 from alora.identity import one_dtype
 from alora.identity.capture import Capture, Site, make_call
-from alora.identity.one_dtype import REPEAT, _unrepeatable
+from alora.identity.one_dtype import ACTIVATION, REPEAT, _logits_findings, _unrepeatable
 
 CALL = make_call("pair", [[1, 2, 3, 4], [1, 2]], [2, 1], pad_id=0, device="cpu")
 
@@ -23,3 +23,13 @@ def test_a_difference_at_any_token_counts(place, monkeypatch):
     (found,) = _unrepeatable(torch.nn.Identity(), CALL, {"pair": captured()})
     assert (found.check, f"row {place[0]}" in found.detail) == (REPEAT, True)
     assert _unrepeatable(torch.nn.Identity(), CALL, {"pair": captured(place)}) == []
+
+
+@pytest.mark.parametrize("inert", [(), (0,), (1,), (0, 1)], ids=str)
+def test_each_row_needs_a_logit_that_differs(inert):
+    base, logits_BV = captured(), torch.zeros(2, 7)
+    logits_BV[[row for row in (0, 1) if row not in inert], 3] = 1e-6
+    found = _logits_findings(CALL, base, Capture(base.sites, logits_BV))
+    assert [(item.check, item.detail.partition(":")[0]) for item in found] == [
+        (ACTIVATION, f"pair, row {row}") for row in inert
+    ]
