@@ -109,11 +109,16 @@ def reading(settings: DataSettings) -> dict[str, Any]:
     return {name: value for name, value in asdict(settings).items() if name in ("columns", "role_map", "skip_media")}
 
 
+def _of_defaults(given: object, usual: object, kept: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kept.items() if getattr(given, name) == getattr(usual, name)}
+
+
 def _as_scored(settings: DataSettings, job: Mapping[str, Any]) -> DataSettings:
-    """``settings``, or, where they are all default, those that ``job`` read its rows by."""
+    """``settings``, with what ``job`` read its rows by in place of each default."""
     own = replace(settings, columns=replace(settings.columns, time=None))
-    if (kept := job.get("reading")) is not None and reading(own) == reading(DataSettings()):
-        own = replace(own, **kept | {"columns": ColumnSettings(**kept["columns"])})
+    if (kept := job.get("reading")) is not None:
+        columns = replace(own.columns, **_of_defaults(own.columns, ColumnSettings(), kept["columns"]))
+        own = replace(own, **_of_defaults(own, DataSettings(), kept) | {"columns": columns})
     return replace(own, columns=replace(own.columns, time=job.get("time")))
 
 

@@ -284,5 +284,11 @@ def test_the_rows_to_label_are_read_by_the_columns_that_they_were_scored_by(tmp_
         main(["check", *given, f"data.train=[{files}]", f"data.validation=[{files}]", "data.test=rows.jsonl"])
         splits = json.loads(capsys.readouterr().out)["splits"]
         assert [split["rows"] for split in splits.values()] == [count, count, 20]
+    assert main([*asked, "output=same.jsonl", columns[0]]) == 0  # and what the job says where the user says nothing
+    assert [row["id"] for row in rejected(Path("same.jsonl"))] == [f"t{n}" for n in range(20)]
+    Path("talks.csv").write_text("ticket,chat\n" + "".join(f"t{n},agent: Hi\n" for n in range(20)))
+    assert score("talks.csv", tmp_path / "w.parquet", "data.columns.messages=chat", "data.role_map={agent: user}") == 0
+    talks = ["label", "verdicts=w.parquet", "data=talks.csv", "output=talks.jsonl", "data.columns.messages=chat"]
+    assert main(talks) == 0
     assert main([*asked, "output=again.jsonl", "data.columns.messages=agent"]) == 2  # what the user says counts
     assert "give data= as alora score had it, and data.columns" in capsys.readouterr().err
