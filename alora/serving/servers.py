@@ -52,7 +52,7 @@ class Servers:
         self._away: set[str] = set()
         self._doubted: dict[str, float] = {}  # when one that left a request without an answer is tried again
         self._answered: dict[str, float] = {}  # when one gave an answer last
-        self._unheard: dict[str, float] = {}  # since when requests to one were given up before an answer
+        self._vain: dict[str, tuple[float, float]] = {}  # how long one was waited for since it answered, and until when
         self._silent: dict[str, float] = {}  # since when the health of a server has no answer, by the monotonic clock
         self._watcher, self._closed = Thread(), Event()
 
@@ -98,7 +98,7 @@ class Servers:
                     self._given_up(url, began)
                 else:
                     self._doubted.pop(url, None)
-                    self._unheard.pop(url, None)
+                    self._vain.pop(url, None)
                     self._answered[url] = time.monotonic()
                 return answer
             except asyncio.CancelledError:  # a deadline, say
@@ -119,10 +119,13 @@ class Servers:
         raise failed
 
     def _given_up(self, url: str, began: float) -> None:
-        """Doubt one that answered nobody since ``began``, or since requests given up before: it may hang."""
+        """Doubt one that answers nobody: it may hang. Time in which nobody waited is no silence."""
         now = time.monotonic()
-        if self._answered.get(url, 0.0) < began and now - self._unheard.setdefault(url, began) > _HUNG_S:
-            self._doubted[url] = now + _DOUBT_S
+        if self._answered.get(url, 0.0) < began:
+            waited, until = self._vain.get(url, (0.0, began))
+            self._vain[url] = waited + now - max(began, until), now
+            if self._vain[url][0] > _HUNG_S:
+                self._doubted[url] = now + _DOUBT_S
 
     def _tried(self, session: str) -> list[str]:
         """:meth:`order`; first the conversation's own server where it is doubted and one request may try it again."""
