@@ -85,6 +85,7 @@ def _column_roles(names: Sequence[str], role_map: Mapping[str, str], findings: F
     first = next((number for number, n in enumerate(turns) if own[n]), 0)  # which turn says whose it is
     role = (own[turns[first]] if turns else None) or "user"
     role = other[role] if first % 2 else role
+    findings.notes.update(role_note(name, role_map[name]) for name in names if name in role_map)
     for n in turns:
         if own[n] is None and len(names) > 1:
             findings.notes[f"column {shortened(names[n])} is read as {role}"] += 1
@@ -126,6 +127,11 @@ def unsplit_speakers(text: str, roles: Iterable[str]) -> list[str]:
 
 def _any_of(names: Iterable[str]) -> str:
     return "|".join(map(re.escape, names)) or "(?!)"
+
+
+def role_note(name: Any, role: str) -> str:
+    """The note on turns of ``name``."""
+    return f"role {shortened(name)} is read as {role}"
 
 
 def role_of(name: str, role_map: Mapping[str, str]) -> str | None:

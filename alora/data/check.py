@@ -5,10 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
-from alora.data.cells import STAMP, listed, usual_role
+from alora.data.cells import STAMP, listed, role_note, usual_role
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.formats import shortened
-from alora.data.messages import role_note
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
 from alora.findings import ERROR, WARNING, Finding
 from alora.policy import Policy
@@ -79,7 +78,8 @@ def check_unsplit(name: str, rows: Rows) -> list[Finding]:
 
 def _speakers(rows: Rows) -> Counter[str]:
     """In how many rows of one message lines open with each name."""
-    single = [row.conversation.messages for row in rows if len(row.conversation.messages) == 1]
+    turns = [[message for message in row.conversation.messages if message.role != "system"] for row in rows]
+    single = [messages for messages in turns if len(messages) == 1]
     return Counter(name for (message,) in single for name in dict.fromkeys(_SPEAKER.findall(message.content)))
 
 

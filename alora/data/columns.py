@@ -66,10 +66,9 @@ def detect_columns(
 
 def _left(columns: ColumnSettings, own: Mapping[str, str]) -> str:
     """What of a row may be a turn and is not read, in words; ``own`` are its columns, by names in small letters."""
-    texts = columns.messages.lower() in TEXTS
     if not all(name in own.values() for name in columns.messages.split(",")):
         return ""
-    turns = (*CONTEXT[not texts :], *_ASKED, *_REPLIES)  # "system" is read before a list
+    turns = (*CONTEXT[columns.messages in own.values() :], *_ASKED, *_REPLIES)  # "system" is read before one column
     left = [own[word] for word in turns if word in own and own[word] not in named_columns(columns)]
     return f"{listed(left)} {'are' if len(left) > 1 else 'is'} not read" if left else ""
 

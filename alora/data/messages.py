@@ -14,6 +14,7 @@ from alora.data.cells import (
     listed,
     named_columns,
     raw_messages,
+    role_note,
     role_of,
     unpacked,
     unsplit_speakers,
@@ -117,14 +118,9 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     if isinstance(text, str) and settings.role_map and not isinstance(unpacked(text), list):
         speaking |= dict.fromkeys(it for m in complete for it in unsplit_speakers(m.content, settings.role_map))
         findings.notes.update([STAYS_ONE if whole else STAYS_WITHIN] * bool(speaking))
-    if columns.messages in row and not whole:  # of a list, or a transcript
+    if columns.messages in row:  # and not texts in columns of their own
         complete = reader.system_first(row, complete)
     return Conversation(where if name is None else str(name), complete, tuple(speaking))
-
-
-def role_note(name: Any, role: str) -> str:
-    """The note on turns of ``name``."""
-    return f"role {shortened(name)} is read as {role}"
 
 
 class _Reader:

@@ -160,6 +160,10 @@ def test_a_system_text_next_to_a_list_of_messages_is_the_first_of_them(row):
         assert read(row | {"system": nothing, "System": "Be kind."})[0].messages[0] == Message("system", "Be kind.")
     chat = {"messages": "Customer: hi\nAgent: hello", "system": "Be kind."}
     assert [m.role for m in read(chat, role_map=SPOKEN_BY)[0].messages] == ["system", "user", "assistant"]
+    for name in ("text", "prompt"):
+        conversation, findings = read({name: "Hi", "system": "Be kind."})
+        assert [(m.role, m.content) for m in conversation.messages] == [("system", "Be kind."), ("user", "Hi")]
+        assert not [note for note in findings.notes if "not read" in note]
     for nothing in ("", " ", None, 3, {"text": "Be kind."}, [], [{"text": ""}]):
         conversation, findings = read(row | {"system": nothing})
         assert conversation.messages == (Message("user", "Hi"),)
@@ -639,6 +643,7 @@ def test_who_speaks_in_a_text_column_its_name_says_or_the_turns_beside_it(names,
     assert [(m.role, m.content) for m in conversation.messages] == list(
         zip(roles.split(","), row.values(), strict=True)
     )
+    assert findings.notes["role 'Kundin' is read as user"] == ("Kundin" in row)
     guessed = {"asked", "answered", "opened", "said", "reply", "a", "b", "c"} & row.keys()
     assert len([note for note in findings.notes if note.startswith("column ")]) == len(guessed)
     if "reply" in row:
