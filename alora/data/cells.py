@@ -35,7 +35,7 @@ _AHEAD = r"^(?P<ahead>[^\n]{0,40}?)(?<!\w)"
 _BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
 GATHER = "one row is one conversation: gather a conversation's turns into messages"
 STAYS_ONE = "a text with lines of a speaker of data.role_map is not split: its first line opens with none, spelt so"
-STAYS_WITHIN = "a turn of a transcript has a speaker of data.role_map within it: what stands before is no line's start"
+STAYS_WITHIN = "a turn of a transcript has a speaker of data.role_map within it: at no line's start, or spelt otherwise"
 
 
 def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findings: Findings) -> list[Any] | None:

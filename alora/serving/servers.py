@@ -19,6 +19,7 @@ from alora.http import Full, Http, Unreachable, named
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
 _EVERY_S, _PROBE_S = 2.0, 5.0  # between two health checks; of silence, after which a server counts as away
 _DOUBT_S = 30.0  # between two requests to a healthy server that left one without an answer, until it gives one
+_LATE_S = 10.0  # the same of one that let deadlines pass: it may be busy
 _HUNG_S = 10.0  # of further silence, after which what it was asked goes to another: one that is busy is silent, too
 _Answer = TypeVar("_Answer")
 _logger = logging.getLogger("alora.serving")
@@ -125,7 +126,7 @@ class Servers:
             waited, until = self._vain.get(url, (0.0, began))
             self._vain[url] = waited + now - max(began, until), now
             if self._vain[url][0] > _HUNG_S:
-                self._doubted[url] = now + _DOUBT_S
+                self._doubted[url] = now + _LATE_S
 
     def _tried(self, session: str) -> list[str]:
         """:meth:`order`; first the conversation's own server where it is doubted and one request may try it again."""

@@ -308,8 +308,8 @@ def test_one_that_lets_every_deadline_pass_is_doubted_until_it_answers(says_so, 
         return asyncio.run(within_a_deadline())
 
     assert [after(100) for _ in range(4)] == ["late"] * 4, "it may be busy; when nobody asks, it is silent"
-    assert [after(1) for _ in range(5)] == [second] * 5
-    assert after(30) == "late", "one more is tried"
+    assert [after(1) for _ in range(2)] == [second] * 2
+    assert after(10) == "late", "one more is tried"
     assert after(1) == second
     hangs.clear()
     assert [after(31), after(1)] == [own] * 2
