@@ -43,13 +43,15 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     column = settings.columns.messages
     names = [column] if column in row else column.split(",")
     missing = [name for name in names if name not in row]
-    if missing:
+    if len(missing) == len(names):  # one may be left out where nothing is in it
         said = {name.strip().lower() for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
         is_turn = {"role", "from"} & said and {"content", "value"} & said
         mend = GATHER if is_turn else "set data.columns.messages=NAME"
         findings.add("COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {mend}")
         return None
-    values = [row[name] for name in names]
+    values = [row.get(name) for name in names]
+    if len(names) == 1 and (values[0] is None or (isinstance(values[0], str) and not values[0].strip())):
+        return []
     if len(names) == 1 and isinstance(value := unpacked(values[0]), list):
         return value
     if len(names) == 1 and isinstance(value, str) and (turns := spoken(value, settings.role_map)):

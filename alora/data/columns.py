@@ -1,6 +1,6 @@
 """Which columns a row has: those that the settings name, or the usual ones."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +35,6 @@ def detect_columns(
     """
     own = {name.strip().lower(): name for name in row if isinstance(name, str)}
     others = named_columns(replace(columns, messages=""))
-    # A text under such a name may be an id.
-    lists = [name for name in LISTS if name in own and isinstance(unpacked(row[own[name]]), list)]
     changes, known = {}, TEXTS if first and columns.messages == ColumnSettings.messages else ()
     for key in ("messages", "label", "labels", "id"):
         named, usual = getattr(columns, key), getattr(ColumnSettings, key)
@@ -46,7 +44,7 @@ def detect_columns(
         forms = [
             named,
             *([usual] if unnamed else []),
-            *((*lists, *known, *LISTS) if key == "messages" and unnamed else ()),
+            *((*lists_of(row), *known, *LISTS) if key == "messages" and unnamed else ()),
         ]
         free = own if key != "messages" else {word: name for word, name in own.items() if name not in others}
         form = next((form for form in forms if all(name in free for name in form.lower().split(","))), None)
@@ -59,9 +57,27 @@ def detect_columns(
         are = "are" if key.endswith("s") else "is"
         more = f"; {rest}" if rest and key == "messages" else ""
         findings.notes[f"{key} {are} read from data.columns.{key}={name}{more}"] += 1
-    if rest and "messages" not in changes:
+    if rest and "messages" not in changes and not any(said.endswith(f"; {rest}") for said in findings.notes):
         findings.notes[f"{rest}: data.columns.messages names no such turn"] = 1
     return changed
+
+
+def lists_of(row: Mapping[str, Any]) -> list[str]:
+    """The usual columns that hold a list of messages; a text under such a name may be an id."""
+    names = {
+        name.strip().lower()
+        for name, value in row.items()
+        if isinstance(name, str) and isinstance(unpacked(value), list)
+    }
+    return [name for name in (ColumnSettings.messages, *LISTS) if name in names]
+
+
+def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, findings: Findings) -> None:
+    """A finding where some text columns are there, and others in no row, so that they are misspelt, or not exported."""
+    names = columns.messages.split(",")
+    if (absent := [name for name in names if name not in seen]) and len(absent) < len(names):
+        text = f"no column {absent[0]!r} in any row; there are {listed(sorted(seen))}; correct data.columns.messages"
+        findings.add("COLUMN_MISSING", where, text)
 
 
 def _left(columns: ColumnSettings, own: Mapping[str, str]) -> str:

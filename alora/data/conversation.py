@@ -5,11 +5,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.columns import detect_columns, own_columns
+from alora.data.columns import detect_columns, lists_of, own_columns, require_seen
 from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
@@ -19,6 +20,8 @@ from alora.errors import DataError
 from alora.findings import ERROR, Finding, Findings, located
 from alora.policy import Policy
 from alora.reading import read_stream, read_whole
+
+_FIRST = 50  # rows by which the columns are found
 
 __all__ = ["Conversation", "LabelledConversation", "Message", "each", "named", "read_conversation", "read_labelled",
            "read_multilabelled"]  # fmt: skip
@@ -137,6 +140,7 @@ def parse_conversation(
         if missing and ColumnSettings.messages in row:  # as it is, whatever the rows of the recipe are called
             columns = replace(columns, messages=ColumnSettings.messages)
         columns = detect_columns(columns, row, findings)
+        require_seen(columns, row.keys(), where, findings)
     conversation = conversation_of(row, where, replace(settings, columns=columns), findings)
     findings.raise_if_any(where)
     assert conversation is not None
@@ -194,6 +198,8 @@ def stream_conversations(
             yield value, LabelledConversation(conversation, where=where)
         else:
             yield value, Rejected(where, tuple(own or ()))
+    if wrong := rejected.rows.pop(source, None):
+        raise DataError(f"{source}: 1 problem", wrong)
     yield from rejected.taken(source)
 
 
@@ -221,16 +227,36 @@ def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
     """For each row of one source: where it stands, its value, the settings with its columns, and its conversation."""
-    known, usual, names, decided = settings, settings.columns, None, False
+    united = _united(source, settings.columns)
+    usual = detect_columns(settings.columns, united, findings)
+    known, names, seen = settings, None, set[str]()
     for where, value in read_rows(source, findings):
         if isinstance(value, dict) and value.keys() != names:
+            decided = all(name in united for name in usual.messages.split(","))
             columns = detect_columns(usual, value, findings, not decided, settings.columns)
             known, names = replace(settings, columns=columns), value.keys()
-            if not decided and all(name in value for name in columns.messages.split(",")):
-                usual, decided = columns, True  # a row without any known form decides nothing
+            if not decided:
+                usual, united = columns, value  # a row without any known form decides nothing
+            seen |= names
         columns = own_columns(known.columns, value, findings) if isinstance(value, dict) else known.columns
         own = known if columns is known.columns else replace(known, columns=columns)
         yield where, value, own, conversation_of(value, where, own, findings)
+    require_seen(usual, seen, source, findings)
+
+
+def _united(source: str, columns: ColumnSettings) -> dict[str, Any]:
+    """The columns of the first rows, where they are to be found and are texts: a row may leave out an empty one."""
+    united = dict[str, Any]()
+    if columns.messages != ColumnSettings.messages:
+        return united
+    with contextlib.suppress(DataError):  # whoever reads the rows says why
+        rows = (value for _, value in islice(read_rows(source, Findings()), _FIRST) if isinstance(value, dict))
+        for number, row in enumerate(rows):
+            if not lists_of(row):
+                united |= {name: row[name] for name in row if united.get(name) is None}
+            elif number == 0:
+                break
+    return united
 
 
 def _labelled_rows(

@@ -215,6 +215,8 @@ class _Reader:
         return ""
 
     def _part(self, part: Any) -> str:
+        if isinstance(part, dict):  # a table gives all parts the same keys
+            part = {key: value for key, value in part.items() if value is not None}
         named = str(part["type"]) if isinstance(part, dict) and part.get("type") else ""
         media = any(word in named for word in MEDIA)
         carried = media_of(part) if isinstance(part, dict) else []

@@ -22,6 +22,7 @@ from alora.data import formats, parquet, sources
 from alora.data.conversation import (
     Conversation,
     Message,
+    Rejected,
     holds_rows,
     read_conversation,
     read_labelled,
@@ -241,20 +242,68 @@ def test_columns_and_labels_are_mapped(tmp_path):
     assert rows[0].conversation.id == "k"
 
 
+def streamed(path, *lines, notes=None, **columns):
+    """The turns of each row, by role, or its problem."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = DataSettings(columns=ColumnSettings(**columns))
+    rows = [row for _, row in stream_conversations(str(path), settings, notes)]
+    return [row.findings[0].code if isinstance(row, Rejected) else roles(row.conversation) for row in rows]
+
+
+def roles(conversation):
+    return [message.role for message in conversation.messages]
+
+
 def test_what_later_rows_alone_have_next_to_detected_texts_is_noted(tmp_path):
-    rows: list[dict[str, str]] = [{"question": "Why?", "answer": "So."}] * 2
-    rows += [rows[0] | {"context": "Docs."}, rows[0], rows[0] | {"context": "Docs."}]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    notes = Counter[str]()
-    assert all(len(row.conversation.messages) == 2 for _, row in stream_conversations(str(path), notes=notes))
-    assert notes == {
-        "messages are read from data.columns.messages=question,answer": 1,
-        "'context' is not read: data.columns.messages names no such turn": 1,
-    }
-    notes, named = Counter[str](), DataSettings(columns=ColumnSettings(messages="question,answer"))
-    assert len([*stream_conversations(str(path), named, notes)]) == 5
+    plain = {"question": "Why?", "answer": "So."}
+    path, notes = tmp_path / "rows.jsonl", Counter[str]()
+    found = "messages are read from data.columns.messages=question,answer"
+    streamed(path, plain, plain | {"context": "Docs."}, plain, notes=notes)
+    assert notes == {f"{found}; 'context' is not read": 1}
+    notes.clear()
+    late = [*[plain] * 60, plain | {"context": "Docs."}, plain, plain | {"context": "Docs."}]
+    assert streamed(path, *late, notes=notes) == [["user", "assistant"]] * 63
+    assert notes == {found: 1, "'context' is not read: data.columns.messages names no such turn": 1}
+    notes.clear()
+    streamed(path, *late, notes=notes, messages="question,answer")
     assert not notes
+
+
+def test_a_row_may_leave_out_a_text_column_in_which_it_has_nothing(tmp_path):
+    asked, both = {"prompt": "Hi"}, {"prompt": "Hi", "response": "Ho"}
+    path, whole = tmp_path / "rows.jsonl", ["user", "assistant"]
+    for columns in ({}, {"messages": "prompt,response"}):
+        for lines, read_as in (([asked, both], [["user"], whole]), ([both, asked], [whole, ["user"]])):
+            notes = Counter[str]()
+            assert streamed(path, *lines, notes=notes, **columns) == read_as
+            assert notes["nothing is in column 'response', so the row has a message less"] == 1
+    kind = {"system": "Be kind."}
+    assert streamed(path, both, both | kind, both) == [whole, ["system", *whole], whole]
+    assert streamed(path, both, {"x": 1}, {"response": "Ho"}) == [whole, "COLUMN_MISSING", ["assistant"]]
+    assert streamed(path, row(), asked, both)[0] == ["user"]
+
+
+def test_a_text_column_that_no_row_has_is_misspelt(tmp_path):
+    both = {"prompt": "Hi", "response": "Ho"}
+    wrong = "no column 'respnse' in any row; there are 'prompt', 'response'; correct data.columns.messages"
+    with pytest.raises(DataError, match=rf"rows\.jsonl: {wrong}"):
+        streamed(tmp_path / "rows.jsonl", both, both, messages="prompt,respnse")
+    (tmp_path / "one.json").write_text(json.dumps(both))
+    with pytest.raises(DataError, match=rf"one\.json: {wrong}"):
+        read_conversation(str(tmp_path / "one.json"), DataSettings(columns=ColumnSettings(messages="prompt,respnse")))
+    with pytest.raises(DataError, match=f"rows.jsonl: {wrong}"):
+        read(str(tmp_path / "rows.jsonl"), columns=ColumnSettings(messages="prompt,respnse"))
+
+
+@pytest.mark.parametrize("name", ["messages", "conversations", "dialogue"])
+def test_a_row_whose_only_column_is_empty_can_be_left_out(name, tmp_path):
+    column = ColumnSettings.messages if name == "conversations" else name
+    rows = [{name: row()["messages"], "label": "ok"}, *({name: text, "label": "ok"} for text in (None, "", " \n", []))]
+    path = jsonl(tmp_path, *rows)
+    assert len(read(path, columns=ColumnSettings(messages=column), skip_empty=True)) == 1
+    with pytest.raises(DataError) as caught:
+        read(path, columns=ColumnSettings(messages=column))
+    assert {finding.code for finding in caught.value.findings} == {"EMPTY"}
 
 
 def test_plain_text_columns_become_turns(tmp_path):
