@@ -77,9 +77,11 @@ def _input(key: str, given: str, needed: bool, on_hub: bool, roots: Sequence[Pat
     if on_hub and HUB_ID.fullmatch(given) and not any((root / given).parent.is_dir() for root in roots):
         return given
     if needed:
-        looked = dict.fromkeys(str(root / expanded(given)) for root in roots)
+        looked = dict.fromkeys(root / expanded(given) for root in roots)
         close = _close(given, roots)
-        meant = f"did you mean {close!r}?" if close else f"looked for {', '.join(looked)}"
+        meant = f"did you mean {close!r}?" if close else f"looked for {', '.join(map(str, looked))}"
+        if any(map(os.path.islink, looked)):
+            meant = "it is a link whose target is not there; copy by cp -rL"
         said = "data" if key == "conversation" and not given.endswith(".json") else key  # as the user wrote it
         problems.append(f"{said}: there is no {given!r}; {meant}")
     return _output(given, roots[0])

@@ -115,3 +115,11 @@ def test_a_slip_in_a_name_is_answered_with_the_name(places):
 def test_alora_brings_its_configs_and_recipes():
     assert (configs_folder() / "config.yaml").is_file()
     assert (recipes_folder() / "quickstart.yaml").is_file()
+
+
+def test_a_link_into_nowhere_is_named_as_one(places):
+    (places[0] / "bundle").symlink_to("battery/toy")
+    recipe = Recipe()
+    for recipe.artifact, said in (("bundle", "it is a link whose target is not there"), ("b" * 300, "looked for")):
+        with pytest.raises(ConfigError, match=f"artifact: there is no '{recipe.artifact}'; {said}"):
+            absolute_paths(recipe, "score", places)
