@@ -86,6 +86,8 @@ def _column_roles(names: Sequence[str], role_map: Mapping[str, str], findings: F
     turns = [n for n, key in enumerate(keys) if key not in CONTEXT and own[n] in (None, *other)]
     first = next((number for number, n in enumerate(turns) if own[n]), 0)  # which turn says whose it is
     role = (own[turns[first]] if turns else None) or "user"
+    if len(turns) == 1 and own[turns[0]] is None and "user" in own[: turns[0]]:  # "history,reply"
+        role = "assistant"
     role = other[role] if first % 2 else role
     findings.notes.update(role_note(name, role_map[name]) for name in names if name in role_map)
     for n in turns:

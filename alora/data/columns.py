@@ -34,7 +34,7 @@ def detect_columns(
         given: the settings, where ``columns`` are what an earlier row has.
     """
     own = {name.strip().lower(): name for name in row if isinstance(name, str)}
-    others = named_columns(replace(columns, messages=""))
+    others = named_columns(replace(columns, messages="", group=None))  # rows of one text may be a group
     changes, known = {}, TEXTS if first and columns.messages == ColumnSettings.messages else ()
     for key in ("messages", "label", "labels", "id"):
         named, usual = getattr(columns, key), getattr(ColumnSettings, key)
@@ -44,7 +44,7 @@ def detect_columns(
         forms = [
             named,
             *([usual] if unnamed else []),
-            *((*lists_of(row), *known, *LISTS) if key == "messages" and unnamed else ()),
+            *((*lists_of(row), *known, *(LISTS if first else ())) if key == "messages" and unnamed else ()),
         ]
         free = own if key != "messages" else {word: name for word, name in own.items() if name not in others}
         form = next((form for form in forms if all(name in free for name in form.lower().split(","))), None)
@@ -76,8 +76,8 @@ def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, fin
     """A finding where some text columns are there, and others in no row, so that they are misspelt, or not exported."""
     names = columns.messages.split(",")
     if (absent := [name for name in names if name not in seen]) and len(absent) < len(names):
-        text = f"no column {absent[0]!r} in any row; there are {listed(sorted(seen))}; correct data.columns.messages"
-        findings.add("COLUMN_MISSING", where, text)
+        text = f"no column {absent[0]!r} in any row; there are {listed(sorted(seen))}"
+        findings.add("COLUMN_MISSING", where, f"{text}; correct data.columns.messages, or write it empty")
 
 
 def _left(columns: ColumnSettings, own: Mapping[str, str]) -> str:

@@ -167,10 +167,11 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
         first = next(read_rows(source, Findings()), None) if start.startswith(b"[") else None
     if first is None or not isinstance(first.value, dict) or not first.value.keys().isdisjoint(("role", "from")):
         return False
-    named, detected = settings.columns.messages, detect_columns(settings.columns, first.value, Findings()).messages
+    row = _united(source, settings.columns) or first.value
+    named, detected = settings.columns.messages, detect_columns(settings.columns, row, Findings()).messages
     # A message of another dialect may have these, too.
     alone = detected != named and detected.lower() in ("text", "prompt")
-    return not alone and all(name in first.value for name in detected.split(","))
+    return not alone and any(name in row for name in detected.split(","))
 
 
 @dataclass(frozen=True)

@@ -194,17 +194,17 @@ class AsyncGuard(AsyncClosing):
             sent = await self._http[url].exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session})
             return _read(url, *sent, lambda said: typed(GuardAnswer, said).require(fields))
 
-        def late(answer: GuardAnswer) -> bool:
-            return {verdict.status for verdict in answer.verdicts} == {"missed"}
+        def of_engine(answer: GuardAnswer) -> bool:
+            return {verdict.status for verdict in answer.verdicts} != {"missed"}
 
-        return await self._servers.first(session, ask, late)
+        return await self._servers.first(session, ask, of_engine)
 
     async def policies(self) -> list[GuardPolicy]:
         async def ask(url: str) -> list[GuardPolicy]:
             sent = await self._http[url].exchange(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
             return _read(url, *sent, _policies)
 
-        return await self._servers.first("", ask)
+        return await self._servers.first("", ask, lambda _: None)
 
     async def close(self) -> None:
         self._servers.close()

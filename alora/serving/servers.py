@@ -77,12 +77,12 @@ class Servers:
         self,
         session: str,
         ask: Callable[[str], Awaitable[_Answer]],
-        late: Callable[[_Answer], bool] = lambda _: False,
+        of_engine: Callable[[_Answer], bool | None] = lambda _: True,
     ) -> _Answer:
         """The answer of the first server that can answer; ``ask`` may run on several, which does no harm.
 
         Args:
-            late: whether an answer says only that there was none in time.
+            of_engine: whether the engine behind the server answered, or not in time; None where it was not asked.
 
         Raises:
             AloraError: the prompt is refused; a server is full, and the others cannot; or what the last one did wrong.
@@ -95,9 +95,10 @@ class Servers:
             began = time.monotonic()
             try:
                 answer = await (self._unless_hung(url, ask(url)) if self._watched else ask(url))
-                if late(answer):
+                heard = of_engine(answer)
+                if heard is False:
                     self._given_up(url, began)
-                else:
+                elif heard:
                     self._doubted.pop(url, None)
                     self._vain.pop(url, None)
                     self._answered[url] = time.monotonic()

@@ -281,11 +281,20 @@ def test_a_row_may_leave_out_a_text_column_in_which_it_has_nothing(tmp_path):
     assert streamed(path, both, both | kind, both) == [whole, ["system", *whole], whole]
     assert streamed(path, both, {"x": 1}, {"response": "Ho"}) == [whole, "COLUMN_MISSING", ["assistant"]]
     assert streamed(path, row(), asked, both)[0] == ["user"]
+    assert streamed(path, both, asked | {"conversation": "c2"}, {"conversation": "c3"}) == [
+        whole,
+        ["user"],
+        "COLUMN_MISSING",
+    ]
+    array = tmp_path / "rows.json"
+    array.write_text(json.dumps([asked, both]))
+    assert holds_rows(str(array), DataSettings())
+    assert holds_rows(str(array), DataSettings(columns=ColumnSettings(messages="context,prompt,response")))
 
 
 def test_a_text_column_that_no_row_has_is_misspelt(tmp_path):
     both = {"prompt": "Hi", "response": "Ho"}
-    wrong = "no column 'respnse' in any row; there are 'prompt', 'response'; correct data.columns.messages"
+    wrong = "no column 'respnse' in any row; there are 'prompt', 'response'; correct data.columns.messages, or write it"
     with pytest.raises(DataError, match=rf"rows\.jsonl: {wrong}"):
         streamed(tmp_path / "rows.jsonl", both, both, messages="prompt,respnse")
     (tmp_path / "one.json").write_text(json.dumps(both))

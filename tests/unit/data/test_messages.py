@@ -219,7 +219,7 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
         conversation, findings = read({"text": "?", asked: "Hi", answered: "Ho"})
         assert [(m.role, m.content) for m in conversation.messages] == [("user", "Hi"), ("assistant", "Ho")]
         assert list(findings.notes) == [f"{read_from}{asked},{answered}"]
-    for setting in ("label", "id", "group"):
+    for setting in ("label", "labels", "id"):
         conversation, findings = read({"prompt": "Hi", "answer": "no"}, columns=ColumnSettings(**{setting: "answer"}))
         assert conversation.messages == (Message("user", "Hi"),)
         assert list(findings.notes) == [f"{read_from}prompt"]
@@ -231,6 +231,8 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     assert "'documents', 'Response' are not read: data.columns.messages names no such turn" in findings.notes
     _, findings = read({"messages": TURNS, "response": "Ho"}, columns=ColumnSettings(label="response"))
     assert not findings.notes
+    conversation, _ = read({"prompt": "Hi", "response": "Ho"}, columns=ColumnSettings(group="prompt"))
+    assert [m.content for m in conversation.messages] == ["Hi", "Ho"]
     _, findings = read({"text": "Hi", "response": "Ho"})
     assert list(findings.notes) == [f"{read_from}text; 'response' is not read"]
     _, findings = read({"system": "Be kind.", "prompt": "Hi", "response": "Ho"})
@@ -634,6 +636,9 @@ def test_a_speaker_within_the_turn_of_another_is_noted(between):
         ("Kundin,reply", "user,assistant"),
         ("reply,Kundin", "assistant,user"),
         ("asked,input", "user,user"),
+        ("history,reply", "user,assistant"),
+        ("system,asked", "system,user"),
+        ("document,asked,input", "user,assistant,user"),
         ("context,system", "user,system"),
     ],
 )
