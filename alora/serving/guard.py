@@ -204,7 +204,7 @@ class AsyncGuard(AsyncClosing):
             sent = await self._http[url].exchange(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
             return _read(url, *sent, _policies)
 
-        return await self._servers.first("", ask, lambda _: None)
+        return await self._servers.first("", ask, None)
 
     async def close(self) -> None:
         self._servers.close()

@@ -77,28 +77,27 @@ class Servers:
         self,
         session: str,
         ask: Callable[[str], Awaitable[_Answer]],
-        of_engine: Callable[[_Answer], bool | None] = lambda _: True,
+        of_engine: Callable[[_Answer], bool] | None = lambda _: True,
     ) -> _Answer:
         """The answer of the first server that can answer; ``ask`` may run on several, which does no harm.
 
         Args:
-            of_engine: whether the engine behind the server answered, or not in time; None where it was not asked.
+            of_engine: whether the engine behind the server answered, or not in time; None where it is not asked.
 
         Raises:
             AloraError: the prompt is refused; a server is full, and the others cannot; or what the last one did wrong.
         """
         failed: ConfigError | CheckFailed | None = None
-        tried = self._tried(session)
+        tried = self.order(session) if of_engine is None else self._tried(session)
         for url in tried:
             if isinstance(failed, Full) and (url in self._away or url in self._doubted):
                 continue
             began = time.monotonic()
             try:
                 answer = await (self._unless_hung(url, ask(url)) if self._watched else ask(url))
-                heard = of_engine(answer)
-                if heard is False:
+                if of_engine is not None and not of_engine(answer):
                     self._given_up(url, began)
-                elif heard:
+                elif of_engine is not None:
                     self._doubted.pop(url, None)
                     self._vain.pop(url, None)
                     self._answered[url] = time.monotonic()
