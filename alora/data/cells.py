@@ -20,6 +20,7 @@ _SPEAKERS = {
     **dict.fromkeys(("response", "completion", "output", "answer", "agent"), "assistant"),
     **dict.fromkeys(("prompt", "instruction", "question", "text", *CONTEXT[1:]), "user"),
 }
+_TURNS = _SPEAKERS.keys() - {*CONTEXT} | {"assistant"}
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
 _PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".
@@ -43,7 +44,8 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     column = settings.columns.messages
     names = [column] if column in row else column.split(",")
     missing = [name for name in names if name not in row]
-    if len(missing) == len(names):  # one may be left out where nothing is in it
+    # One may be left out where nothing is in it, and no other is in its place.
+    if len(missing) == len(names) or (missing and any(_TURNS & {key.strip().lower()} for key in {*row} - {*names})):
         said = {name.strip().lower() for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
         is_turn = {"role", "from"} & said and {"content", "value"} & said
         mend = GATHER if is_turn else "set data.columns.messages=NAME"
@@ -125,8 +127,9 @@ def unsplit_speakers(text: str, roles: Iterable[str]) -> list[str]:
     lines = re.finditer(
         rf"{_AHEAD}({_any_of(roles)}){_COLON}(?!//)", _BREAKS.sub("\n", text), re.MULTILINE | re.IGNORECASE
     )
+    in_line = re.findall(rf"(?<=[.!?])[ \t]{{1,4}}({_any_of(roles)}):", text)
     speaking = (line for line in lines if not re.search(r"[^\W\d_]", line["ahead"]) or re.search(r"\d", line["ahead"]))
-    return list(dict.fromkeys(line[2] for line in speaking))
+    return list(dict.fromkeys([line[2] for line in speaking] + (in_line if len(in_line) > 1 else [])))
 
 
 def _any_of(names: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.columns import detect_columns, lists_of, own_columns, require_seen
+from alora.data.columns import TEXTS, detect_columns, own_columns, require_seen
 from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
@@ -167,7 +167,7 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
         first = next(read_rows(source, Findings()), None) if start.startswith(b"[") else None
     if first is None or not isinstance(first.value, dict) or not first.value.keys().isdisjoint(("role", "from")):
         return False
-    row = _united(source, settings.columns) or first.value
+    row = _fullest(source, settings.columns) or first.value
     named, detected = settings.columns.messages, detect_columns(settings.columns, row, Findings()).messages
     # A message of another dialect may have these, too.
     alone = detected != named and detected.lower() in ("text", "prompt")
@@ -228,16 +228,16 @@ def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
     """For each row of one source: where it stands, its value, the settings with its columns, and its conversation."""
-    united = _united(source, settings.columns)
-    usual = detect_columns(settings.columns, united, findings)
+    fullest = _fullest(source, settings.columns)
+    usual = detect_columns(settings.columns, fullest, findings)
     known, names, seen = settings, None, set[str]()
     for where, value in read_rows(source, findings):
         if isinstance(value, dict) and value.keys() != names:
-            decided = all(name in united for name in usual.messages.split(","))
+            decided = all(name in fullest for name in usual.messages.split(","))
             columns = detect_columns(usual, value, findings, not decided, settings.columns)
             known, names = replace(settings, columns=columns), value.keys()
             if not decided:
-                usual, united = columns, value  # a row without any known form decides nothing
+                usual, fullest = columns, value  # a row without any known form decides nothing
             seen |= names
         columns = own_columns(known.columns, value, findings) if isinstance(value, dict) else known.columns
         own = known if columns is known.columns else replace(known, columns=columns)
@@ -245,19 +245,21 @@ def _conversations(
     require_seen(usual, seen, source, findings)
 
 
-def _united(source: str, columns: ColumnSettings) -> dict[str, Any]:
-    """The columns of the first rows, where they are to be found and are texts: a row may leave out an empty one."""
-    united = dict[str, Any]()
+def _fullest(source: str, columns: ColumnSettings) -> dict[str, Any]:
+    """That of the first rows by which text columns are found: a row may leave out one that is empty, as a dump without
+    nulls does. None of them where columns are named, or the first row has a list."""
+    found = dict[int, dict[str, Any]]()
     if columns.messages != ColumnSettings.messages:
-        return united
+        return {}
     with contextlib.suppress(DataError):  # whoever reads the rows says why
         rows = (value for _, value in islice(read_rows(source, Findings()), _FIRST) if isinstance(value, dict))
         for number, row in enumerate(rows):
-            if not lists_of(row):
-                united |= {name: row[name] for name in row if united.get(name) is None}
-            elif number == 0:
-                break
-    return united
+            form = detect_columns(columns, row, Findings()).messages.lower()
+            if number == 0 and form not in TEXTS:
+                return {}
+            if form in TEXTS:
+                found.setdefault(TEXTS.index(form), row)
+    return found[min(found)] if found else {}
 
 
 def _labelled_rows(

@@ -258,7 +258,7 @@ def test_what_later_rows_alone_have_next_to_detected_texts_is_noted(tmp_path):
     plain = {"question": "Why?", "answer": "So."}
     path, notes = tmp_path / "rows.jsonl", Counter[str]()
     found = "messages are read from data.columns.messages=question,answer"
-    streamed(path, plain, plain | {"context": "Docs."}, plain, notes=notes)
+    streamed(path, plain | {"context": "Docs."}, plain, plain | {"context": "Docs."}, notes=notes)
     assert notes == {f"{found}; 'context' is not read": 1}
     notes.clear()
     late = [*[plain] * 60, plain | {"context": "Docs."}, plain, plain | {"context": "Docs."}]
@@ -290,6 +290,20 @@ def test_a_row_may_leave_out_a_text_column_in_which_it_has_nothing(tmp_path):
     array.write_text(json.dumps([asked, both]))
     assert holds_rows(str(array), DataSettings())
     assert holds_rows(str(array), DataSettings(columns=ColumnSettings(messages="context,prompt,response")))
+
+
+def test_a_row_with_another_reply_than_the_one_found_loses_none(tmp_path):
+    alpaca, dolly = {"instruction": "Hi", "output": "Ho"}, {"instruction": "Hi", "response": "Hey"}
+    path, whole = tmp_path / "rows.jsonl", ["user", "assistant"]
+    assert streamed(path, alpaca, dolly) == [whole, "COLUMN_MISSING"]
+    assert streamed(path, {"prompt": "Hi", "response": "Ho"}, {"prompt": "a", "completion": "b"})[1] == "COLUMN_MISSING"
+    assert streamed(path, {"prompt": "a", "completion": "b"}, {"instruction": "Hi", "response": "Ho"}) == [
+        whole,
+        "COLUMN_MISSING",
+    ]
+    assert streamed(path, {"user": "Hi"}, {"assistant": "Ho"}) == ["COLUMN_MISSING"] * 2
+    with pytest.raises(DataError, match="COLUMN_MISSING"):
+        streamed(path, {"prompt": "Hi", "note": "x"}, messages="prompt,response")
 
 
 def test_a_text_column_that_no_row_has_is_misspelt(tmp_path):

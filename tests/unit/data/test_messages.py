@@ -607,7 +607,18 @@ def test_a_line_begins_and_a_speaker_ends_in_other_ways_too(between, colon):
 
 
 @pytest.mark.parametrize(
-    "between", ["<br>", "<BR />", "</p><p>", " | ", "\\n", "\\r\\n", "\n12 May 2024 10:00 AM ", "\n**"]
+    "between",
+    [
+        ". Agent: so? Agent: hm! ",
+        "<br>",
+        "<BR />",
+        "</p><p>",
+        " | ",
+        "\\n",
+        "\\r\\n",
+        "\n12 May 2024 10:00 AM ",
+        "\n**",
+    ],
 )
 def test_a_speaker_within_the_turn_of_another_is_noted(between):
     text, columns = f"Customer: hi{between}Agent: hello", ColumnSettings(messages="chat")
