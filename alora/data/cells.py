@@ -44,8 +44,9 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     column = settings.columns.messages
     names = [column] if column in row else column.split(",")
     missing = [name for name in names if name not in row]
+    others = {key.strip().lower() for key in {*row} - {*names} - named_columns(settings.columns) if row[key]}
     # One may be left out where nothing is in it, and no other is in its place.
-    if len(missing) == len(names) or (missing and any(_TURNS & {key.strip().lower()} for key in {*row} - {*names})):
+    if len(missing) == len(names) or (missing and others & _TURNS):
         said = {name.strip().lower() for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
         is_turn = {"role", "from"} & said and {"content", "value"} & said
         mend = GATHER if is_turn else "set data.columns.messages=NAME"
@@ -84,7 +85,7 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
 def _column_roles(names: Sequence[str], role_map: Mapping[str, str], findings: Findings) -> list[str]:
     """Who speaks in each of the text columns, by its name; those that say nothing alternate with the turns beside."""
     keys, other = [name.strip().lower() for name in names], {"user": "assistant", "assistant": "user"}
-    own = [role_of(name, role_map) or _SPEAKERS.get(key) for name, key in zip(names, keys, strict=True)]
+    own = [role_map.get(name) or _SPEAKERS.get(key) or _speaker(key) for name, key in zip(names, keys, strict=True)]
     turns = [n for n, key in enumerate(keys) if key not in CONTEXT and own[n] in (None, *other)]
     first = next((number for number, n in enumerate(turns) if own[n]), 0)  # which turn says whose it is
     role = (own[turns[first]] if turns else None) or "user"
@@ -98,6 +99,12 @@ def _column_roles(names: Sequence[str], role_map: Mapping[str, str], findings: F
         own[n] = role = own[n] or role
         role = other[role]
     return [role or "user" for role in own]
+
+
+def _speaker(key: str) -> str | None:
+    """The role of a column by its name: an ``observation`` is a tool's turn in a list of messages alone."""
+    role = usual_role(key)
+    return role if key in ROLES or role in ("user", "assistant") else None
 
 
 def _roles_aside(row: dict[str, Any], settings: DataSettings) -> list[str]:

@@ -65,8 +65,9 @@ def check_unsplit(name: str, rows: Rows) -> list[Finding]:
     if not unsplit:
         return []
     first, speaker = unsplit[0], unsplit[0].conversation.unsplit[0]
-    content = next(m.content for m in first.conversation.messages if speaker in m.content)
-    around = content[: content.index(speaker) + len(speaker) + 1][-50:]
+    texts = "\n".join(message.content for message in first.conversation.messages)
+    place = re.search(rf"(?<!\w){re.escape(speaker)}(?=\s{{0,2}}[:：])", texts)
+    around = texts[: place.end() + 1 if place else 0][-32:]
     text = (
         f"{len(unsplit)} of {len(rows)} rows have '{speaker}:' within a message: a text is split where a line opens "
         "with a speaker of data.role_map, spelt so, a time stamp before it or not, if its first line does; here "

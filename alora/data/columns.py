@@ -34,7 +34,8 @@ def detect_columns(
         given: the settings, where ``columns`` are what an earlier row has.
     """
     own = {name.strip().lower(): name for name in row if isinstance(name, str)}
-    others = named_columns(replace(columns, messages="", group=None))  # rows of one text may be a group
+    # A group may be rows of one text; a label is no turn.
+    others = {name.strip().lower() for name in named_columns(replace(columns, messages="", group=None))}
     changes, known = {}, TEXTS if first and columns.messages == ColumnSettings.messages else ()
     for key in ("messages", "label", "labels", "id"):
         named, usual = getattr(columns, key), getattr(ColumnSettings, key)
@@ -46,7 +47,7 @@ def detect_columns(
             *([usual] if unnamed else []),
             *((*lists_of(row), *known, *(LISTS if first else ())) if key == "messages" and unnamed else ()),
         ]
-        free = own if key != "messages" else {word: name for word, name in own.items() if name not in others}
+        free = own if key != "messages" else own.keys() - others
         form = next((form for form in forms if all(name in free for name in form.lower().split(","))), None)
         if named not in row and form is not None:
             actual = ",".join(own[name] for name in form.lower().split(","))
@@ -55,21 +56,17 @@ def detect_columns(
     rest = _left(changed, own) if (given or columns).messages == ColumnSettings.messages else ""
     for key, name in changes.items():
         are = "are" if key.endswith("s") else "is"
-        more = f"; {rest}" if rest and key == "messages" else ""
-        findings.notes[f"{key} {are} read from data.columns.{key}={name}{more}"] += 1
-    if rest and "messages" not in changes and not any(said.endswith(f"; {rest}") for said in findings.notes):
+        findings.notes[f"{key} {are} read from data.columns.{key}={name}"] += 1
+    if rest:
         findings.notes[f"{rest}: data.columns.messages names no such turn"] = 1
     return changed
 
 
 def lists_of(row: Mapping[str, Any]) -> list[str]:
     """The usual columns that hold a list of messages; a text under such a name may be an id."""
-    names = {
-        name.strip().lower()
-        for name, value in row.items()
-        if isinstance(name, str) and isinstance(unpacked(value), list)
-    }
-    return [name for name in (ColumnSettings.messages, *LISTS) if name in names]
+    names = {name.strip().lower(): name for name in row if isinstance(name, str)}
+    usual = (ColumnSettings.messages, *LISTS)
+    return [name for name in usual if name in names and isinstance(unpacked(row[names[name]]), list)]
 
 
 def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, findings: Findings) -> None:

@@ -254,11 +254,11 @@ def _fullest(source: str, columns: ColumnSettings) -> dict[str, Any]:
     with contextlib.suppress(DataError):  # whoever reads the rows says why
         rows = (value for _, value in islice(read_rows(source, Findings()), _FIRST) if isinstance(value, dict))
         for number, row in enumerate(rows):
-            form = detect_columns(columns, row, Findings()).messages.lower()
-            if number == 0 and form not in TEXTS:
+            form = detect_columns(columns, row, Findings()).messages
+            if number == 0 and form in row and form.lower() not in TEXTS:
                 return {}
-            if form in TEXTS:
-                found.setdefault(TEXTS.index(form), row)
+            if form.lower() in TEXTS:
+                found.setdefault(TEXTS.index(form.lower()), row)
     return found[min(found)] if found else {}
 
 

@@ -194,7 +194,7 @@ class _Reader:
 
     def _role(self, role: Any) -> str:
         known = role_of(role, self._settings.role_map) if isinstance(role, str) else None
-        if known is not None:
+        if known in ROLES:
             if known != role:
                 self._findings.notes[role_note(role, known)] += 1
             return known

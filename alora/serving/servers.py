@@ -103,7 +103,8 @@ class Servers:
                     self._answered[url] = time.monotonic()
                 return answer
             except asyncio.CancelledError:  # a deadline, say
-                self._given_up(url, began)
+                if of_engine is not None:
+                    self._given_up(url, began)
                 raise
             except PromptRefused:
                 raise
@@ -182,7 +183,7 @@ def _connected(error: BaseException | None) -> bool:
     if error is None or isinstance(error, ConnectionError):
         return error is not None
     several = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return any(map(_connected, (error.__cause__, error.__context__, *several)))
+    return any(map(_connected, (error.__cause__ or error.__context__, *several)))
 
 
 def _share(session: str, url: str) -> bytes:

@@ -259,7 +259,7 @@ def test_what_later_rows_alone_have_next_to_detected_texts_is_noted(tmp_path):
     path, notes = tmp_path / "rows.jsonl", Counter[str]()
     found = "messages are read from data.columns.messages=question,answer"
     streamed(path, plain | {"context": "Docs."}, plain, plain | {"context": "Docs."}, notes=notes)
-    assert notes == {f"{found}; 'context' is not read": 1}
+    assert notes == {found: 1, "'context' is not read: data.columns.messages names no such turn": 1}
     notes.clear()
     late = [*[plain] * 60, plain | {"context": "Docs."}, plain, plain | {"context": "Docs."}]
     assert streamed(path, *late, notes=notes) == [["user", "assistant"]] * 63
@@ -277,6 +277,9 @@ def test_a_row_may_leave_out_a_text_column_in_which_it_has_nothing(tmp_path):
             notes = Counter[str]()
             assert streamed(path, *lines, notes=notes, **columns) == read_as
             assert notes["nothing is in column 'response', so the row has a message less"] == 1
+    assert streamed(path, {"id": 1}, asked, both) == ["COLUMN_MISSING", ["user"], whole]
+    labelled = [both | {"answer": "no"}, asked | {"answer": "ok", "completion": None}]
+    assert streamed(path, *labelled, label="answer") == [whole, ["user"]]
     kind = {"system": "Be kind."}
     assert streamed(path, both, both | kind, both) == [whole, ["system", *whole], whole]
     assert streamed(path, both, {"x": 1}, {"response": "Ho"}) == [whole, "COLUMN_MISSING", ["assistant"]]

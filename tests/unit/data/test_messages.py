@@ -198,15 +198,16 @@ def test_two_system_messages_that_differ_are_refused(role):
 
 def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     texts, read_from = {"question": "Why?", "answer": "So."}, "messages are read from data.columns.messages="
+    no_turn = ": data.columns.messages names no such turn"
     for more, rest in (
         ({}, ""),
         ({"topic": "a"}, ""),
-        ({"Context": "Docs.", "id": "1"}, "; 'Context' is not read"),
-        ({"input": "", "history": [["a", "b"]]}, "; 'input', 'history' are not read"),
-        ({"Completion": "So?"}, "; 'Completion' is not read"),
+        ({"Context": "Docs.", "id": "1"}, "'Context' is not read"),
+        ({"input": "", "history": [["a", "b"]]}, "'input', 'history' are not read"),
+        ({"Completion": "So?"}, "'Completion' is not read"),
     ):
         _, findings = read(texts | more)
-        assert list(findings.notes) == [f"{read_from}question,answer{rest}"]
+        assert list(findings.notes) == [f"{read_from}question,answer", *([rest + no_turn] if rest else [])]
     _, findings = read(texts | {"context": "c1"}, columns=ColumnSettings(group="context"))
     assert list(findings.notes) == [f"{read_from}question,answer"]
     named = ColumnSettings(messages="question,context,answer")
@@ -214,15 +215,16 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     assert [message.role for message in conversation.messages] == ["user", "user", "assistant"]
     assert not findings.notes
     _, findings = read({"conversations": [{"from": "human", "value": "Hi"}], "context": "Docs."})
-    assert f"{read_from}conversations; 'context' is not read" in findings.notes
+    assert {f"{read_from}conversations", f"'context' is not read{no_turn}"} <= findings.notes.keys()
     for asked, answered in itertools.product(("prompt", "Instruction"), ("answer", "output", "response", "assistant")):
         conversation, findings = read({"text": "?", asked: "Hi", answered: "Ho"})
         assert [(m.role, m.content) for m in conversation.messages] == [("user", "Hi"), ("assistant", "Ho")]
         assert list(findings.notes) == [f"{read_from}{asked},{answered}"]
     for setting in ("label", "labels", "id"):
-        conversation, findings = read({"prompt": "Hi", "answer": "no"}, columns=ColumnSettings(**{setting: "answer"}))
-        assert conversation.messages == (Message("user", "Hi"),)
-        assert list(findings.notes) == [f"{read_from}prompt"]
+        for asked, answer in (("prompt", "answer"), ("Prompt", "Answer"), (" prompt", " answer ")):
+            conversation, findings = read({asked: "Hi", answer: "no"}, columns=ColumnSettings(**{setting: "answer"}))
+            assert conversation.messages == (Message("user", "Hi"),)
+            assert f"{read_from}{asked}" in findings.notes
     _, findings = read({"Conversation": "c17", "prompt": "Hi", "response": "Ho"})
     assert list(findings.notes) == [f"{read_from}prompt,response"]
     conversation, _ = read({"conversation": "Customer: Hi"}, role_map=SPOKEN_BY)
@@ -234,7 +236,7 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     conversation, _ = read({"prompt": "Hi", "response": "Ho"}, columns=ColumnSettings(group="prompt"))
     assert [m.content for m in conversation.messages] == ["Hi", "Ho"]
     _, findings = read({"text": "Hi", "response": "Ho"})
-    assert list(findings.notes) == [f"{read_from}text; 'response' is not read"]
+    assert list(findings.notes) == [f"{read_from}text", f"'response' is not read{no_turn}"]
     _, findings = read({"system": "Be kind.", "prompt": "Hi", "response": "Ho"})
     assert list(findings.notes) == [f"{read_from}system,prompt,response"]
 
@@ -651,6 +653,8 @@ def test_a_speaker_within_the_turn_of_another_is_noted(between):
         ("system,asked", "system,user"),
         ("document,asked,input", "user,assistant,user"),
         ("context,system", "user,system"),
+        ("observation", "user"),
+        ("a,developer", "user,assistant"),
     ],
 )
 def test_who_speaks_in_a_text_column_its_name_says_or_the_turns_beside_it(names, roles):
@@ -660,7 +664,7 @@ def test_who_speaks_in_a_text_column_its_name_says_or_the_turns_beside_it(names,
         zip(roles.split(","), row.values(), strict=True)
     )
     assert findings.notes["role 'Kundin' is read as user"] == ("Kundin" in row)
-    guessed = {"asked", "answered", "opened", "said", "reply", "a", "b", "c"} & row.keys()
+    guessed = {"asked", "answered", "opened", "said", "reply", "a", "b", "c", "developer"} & row.keys()
     assert len([note for note in findings.notes if note.startswith("column ")]) == len(guessed)
     if "reply" in row:
         assert findings.notes["column 'reply' is read as assistant"] == 1

@@ -345,6 +345,15 @@ def test_requests_that_are_given_up_move_nobody_from_a_server_that_answers_other
         given_up.cancel()
         await asyncio.wait({given_up})
 
+    async def listing():
+        given_up = asyncio.ensure_future(servers.first("session", slow, None))
+        await asyncio.sleep(0.01)
+        now[0] += 20
+        given_up.cancel()
+        await asyncio.wait({given_up})
+
+    asyncio.run(listing())  # by the front end alone
+    assert servers.order("session")[0] == own
     for _ in range(3):
         asyncio.run(both())
         now[0] += 20
