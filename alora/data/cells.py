@@ -44,9 +44,8 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     column = settings.columns.messages
     names = [column] if column in row else column.split(",")
     missing = [name for name in names if name not in row]
-    others = {key.strip().lower() for key in {*row} - {*names} - named_columns(settings.columns) if row[key]}
     # One may be left out where nothing is in it, and no other is in its place.
-    if len(missing) == len(names) or (missing and others & _TURNS):
+    if len(missing) == len(names) or (missing and _turns_aside(row, {*names} | named_columns(settings.columns))):
         said = {name.strip().lower() for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
         is_turn = {"role", "from"} & said and {"content", "value"} & said
         mend = GATHER if is_turn else "set data.columns.messages=NAME"
@@ -80,6 +79,13 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     hint = " as JSON, by json.dumps" if isinstance(values[0], str) else ""
     findings.add("MESSAGES_KIND", where, f'{kinds}; messages are a list of {{"role": ..., "content": ...}}{hint}')
     return None
+
+
+def _turns_aside(row: dict[str, Any], named: set[str]) -> bool:
+    """Whether a column that no setting names holds what is a turn by its name."""
+    return any(
+        name.strip().lower() in _TURNS for name in row if isinstance(name, str) and name not in named and row[name]
+    )
 
 
 def _column_roles(names: Sequence[str], role_map: Mapping[str, str], findings: Findings) -> list[str]:

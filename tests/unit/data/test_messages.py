@@ -196,6 +196,13 @@ def test_two_system_messages_that_differ_are_refused(role):
     assert [finding.code for finding in findings.all()] == ["NOT_UNICODE"]
 
 
+def test_a_key_that_is_no_text_is_passed_over():
+    for row in ({"messages": TURNS}, {"prompt": "Hi", "response": "Ho"}, {"text": "Hi"}):
+        assert read({1: "x", None: "y", **row})[0] == read(row)[0]
+    conversation, _ = read({1: "x", "prompt": "Hi"}, columns=ColumnSettings(messages="prompt,response"))
+    assert conversation.messages == (Message("user", "Hi"),)
+
+
 def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     texts, read_from = {"question": "Why?", "answer": "So."}, "messages are read from data.columns.messages="
     no_turn = ": data.columns.messages names no such turn"
