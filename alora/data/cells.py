@@ -30,7 +30,7 @@ _TIME = r"\d{1,2}:\d\d(?:[:.,]\d{1,6}){0,2}(?:[^\S\n]?[AaPp]\.?[Mm]\.?|[ \t]?(?:
 _WHEN = rf"{_DAY}(?:{_DATE}(?:[,T \t]{{1,2}}{_TIME})?|{_TIME}(?:,?[ \t]{_DATE})?)"
 STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:[-–—|][ \t]{{1,4}})?)?+"
 _LINE = "(?:^|(?<=[\r\x85\u2028\u2029]))"  # where one begins, by re.MULTILINE
-_INDENT, _COLON = "[ \t\xa0\u202f\u3000\u200e\ufeff]*", "[ \t\xa0\u202f]{0,2}[:：]"
+_INDENT, COLON = "[ \t\xa0\u202f\u3000\u200e\ufeff]*", "[ \t\xa0\u202f]{0,2}[:：]"
 # What may stand before a speaker where it is no stamp that alora knows: "**", "[12 May, 10:00]", but no mere words.
 _AHEAD = r"^(?P<ahead>[^\n]{0,40}?)(?<!\w)"
 _BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
@@ -51,19 +51,20 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
         mend = GATHER if is_turn else "set data.columns.messages=NAME"
         findings.add("COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {mend}")
         return None
-    values = [row.get(name) for name in names]
-    if len(names) == 1 and (values[0] is None or (isinstance(values[0], str) and not values[0].strip())):
+    values, alone = [row.get(name) for name in names], len(names) == 1
+    cell = values[0] if alone else None
+    if alone and (cell is None or (isinstance(cell, str) and not cell.strip())):
         return []
-    if len(names) == 1 and isinstance(value := unpacked(values[0]), list):
+    if isinstance(value := unpacked(cell), list):
         return value
-    if len(names) == 1 and isinstance(value, str) and (turns := spoken(value, settings.role_map)):
+    if isinstance(value, str) and (turns := spoken(value, settings.role_map)):
         return turns
-    printed = len(names) == 1 and isinstance(values[0], str) and _PRINTED.match(values[0])
+    printed = isinstance(cell, str) and _PRINTED.match(cell)
     texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
     if column != ColumnSettings.messages and not printed and all(isinstance(value, str | None) for value in values):
         for name in {*names} - {name for name, _, _ in texts} if texts else ():
             findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
-        for name in _roles_aside(row, settings) if len(names) == 1 else ():
+        for name in _roles_aside(row, settings) if alone else ():
             findings.notes[f"{name!r} is not read: {GATHER}"] += 1
         roles = _column_roles(names, settings.role_map, findings)
         return [{"role": roles[index], "content": text} for _, index, text in texts]
@@ -72,7 +73,7 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
         text = "messages as Python prints them, or cut short; write them as JSON, by json.dumps"
         findings.add("MESSAGES_KIND", where, text, kinds)
         return None
-    if len(names) == 1 and isinstance(values[0], str) and (speaking := unsplit_speakers(values[0], settings.role_map)):
+    if isinstance(cell, str) and (speaking := unsplit_speakers(cell, settings.role_map)):
         text = f"{STAYS_ONE} ({listed(speaking)}); cut what stands before the speakers, or name who speaks there"
         findings.add("MESSAGES_KIND", where, text)
         return None
@@ -89,7 +90,7 @@ def _turns_aside(row: dict[str, Any], named: set[str]) -> bool:
 
 
 def _column_roles(names: Sequence[str], role_map: Mapping[str, str], findings: Findings) -> list[str]:
-    """Who speaks in each of the text columns, by its name; those that say nothing alternate with the turns beside."""
+    """Who speaks in each of the text columns, by its name; where it says nothing, user and assistant alternate."""
     keys, other = [name.strip().lower() for name in names], {"user": "assistant", "assistant": "user"}
     own = [role_map.get(name) or _SPEAKERS.get(key) or _speaker(key) for name, key in zip(names, keys, strict=True)]
     turns = [n for n, key in enumerate(keys) if key not in CONTEXT and own[n] in (None, *other)]
@@ -128,7 +129,7 @@ def named_columns(columns: ColumnSettings) -> set[str]:
 def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
     """The turns of a transcript, which open a line with one of ``roles`` and a colon, a time stamp before it or not;
     none for any other text."""
-    opening = rf"{_LINE}{_INDENT}{STAMP}({_any_of(roles)}){_COLON}"
+    opening = rf"{_LINE}{_INDENT}{STAMP}({_any_of(roles)}){COLON}"
     before, *parts = re.split(opening, text, flags=re.MULTILINE)
     if before.strip():
         return []
@@ -138,7 +139,7 @@ def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
 def unsplit_speakers(text: str, roles: Iterable[str]) -> list[str]:
     """Which of ``roles``, in any capitals, seem to speak in a text where :func:`spoken` does not split it."""
     lines = re.finditer(
-        rf"{_AHEAD}({_any_of(roles)}){_COLON}(?!//)", _BREAKS.sub("\n", text), re.MULTILINE | re.IGNORECASE
+        rf"{_AHEAD}({_any_of(roles)}){COLON}(?!//)", _BREAKS.sub("\n", text), re.MULTILINE | re.IGNORECASE
     )
     in_line = re.findall(rf"(?<=[.!?])[ \t]{{1,4}}({_any_of(roles)}):", text)
     speaking = (line for line in lines if not re.search(r"[^\W\d_]", line["ahead"]) or re.search(r"\d", line["ahead"]))

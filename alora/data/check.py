@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
-from alora.data.cells import STAMP, listed, role_note, usual_role
+from alora.data.cells import COLON, STAMP, listed, role_note, usual_role
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.formats import shortened
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
@@ -66,7 +66,7 @@ def check_unsplit(name: str, rows: Rows) -> list[Finding]:
         return []
     first, speaker = unsplit[0], unsplit[0].conversation.unsplit[0]
     texts = "\n".join(message.content for message in first.conversation.messages)
-    place = re.search(rf"(?<!\w){re.escape(speaker)}(?=\s{{0,2}}[:：])", texts)
+    place = re.search(rf"(?<!\w){re.escape(speaker)}(?={COLON})", texts)
     around = texts[: place.end() + 1 if place else 0][-32:]
     text = (
         f"{len(unsplit)} of {len(rows)} rows have '{speaker}:' within a message: a text is split where a line opens "

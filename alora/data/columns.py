@@ -1,13 +1,17 @@
 """Which columns a row has: those that the settings name, or the usual ones."""
 
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings
 from alora.data.cells import CONTEXT, listed, named_columns, unpacked
 from alora.data.labels import named_alone
+from alora.data.sources import HUB, read_rows
+from alora.errors import DataError
 from alora.findings import Findings
 
 # Where no column "messages" is and none is named: lists of messages, then texts, whose names say who speaks.
@@ -15,7 +19,8 @@ LISTS = ("conversations", "conversation")
 _ASKED, _REPLIES = ("prompt", "instruction", "question"), ("response", "completion", "output", "answer", "assistant")
 _PAIRS = ("prompt,response", "prompt,completion", "instruction,output", "question,answer", "user,assistant")
 _PAIRS += tuple(pair for pair in (f"{one},{other}" for one in _ASKED for other in _REPLIES) if pair not in _PAIRS)
-TEXTS = ("system,prompt,response", *_PAIRS, "text", "prompt")
+_TEXTS = ("system,prompt,response", *_PAIRS, "text", "prompt")
+_FIRST = 50  # rows by which the columns are found
 
 
 def detect_columns(
@@ -34,12 +39,12 @@ def detect_columns(
         given: the settings, where ``columns`` are what an earlier row has.
     """
     own = {name.strip().lower(): name for name in row if isinstance(name, str)}
-    # A group may be rows of one text; a label is no turn.
+    # A group may be rows of one text; a label is not a turn.
     others = {name.strip().lower() for name in named_columns(replace(columns, messages="", group=None))}
-    changes, known = {}, TEXTS if first and columns.messages == ColumnSettings.messages else ()
+    changes, known = {}, _TEXTS if first and columns.messages == ColumnSettings.messages else ()
     for key in ("messages", "label", "labels", "id"):
         named, usual = getattr(columns, key), getattr(ColumnSettings, key)
-        if POLICY_PLACE in named:  # a column for each policy
+        if named in row or POLICY_PLACE in named:  # a column for each policy
             continue
         unnamed = getattr(given or columns, key) == usual or key == "id"  # an id need not be there
         forms = [
@@ -49,7 +54,7 @@ def detect_columns(
         ]
         free = own if key != "messages" else own.keys() - others
         form = next((form for form in forms if all(name in free for name in form.lower().split(","))), None)
-        if named not in row and form is not None:
+        if form is not None:
             actual = ",".join(own[name] for name in form.lower().split(","))
             changes |= {key: actual} if actual != named else {}
     changed = replace(columns, **changes)
@@ -60,6 +65,23 @@ def detect_columns(
     if rest:
         findings.notes[f"{rest}: data.columns.messages names no such turn"] = 1
     return changed
+
+
+def fullest_row(source: str, columns: ColumnSettings) -> dict[str, Any]:
+    """That of the first rows by which text columns are found: a row may leave out one that is empty, as a dump without
+    nulls does. None of them where columns are named, the first row has a list, or every row has each column."""
+    found = dict[int, dict[str, Any]]()
+    if columns.messages != ColumnSettings.messages or source.startswith(HUB):
+        return {}
+    with contextlib.suppress(DataError):  # whoever reads the rows says why
+        rows = (value for _, value in islice(read_rows(source, Findings()), _FIRST) if isinstance(value, dict))
+        for number, row in enumerate(rows):
+            form = detect_columns(columns, row, Findings()).messages
+            if number == 0 and form in row and form.lower() not in _TEXTS:
+                return {}
+            if form.lower() in _TEXTS:
+                found.setdefault(_TEXTS.index(form.lower()), row)
+    return found[min(found)] if found else {}
 
 
 def lists_of(row: Mapping[str, Any]) -> list[str]:
@@ -82,7 +104,8 @@ def _left(columns: ColumnSettings, own: Mapping[str, str]) -> str:
     if not all(name in own.values() for name in columns.messages.split(",")):
         return ""
     turns = (*CONTEXT[columns.messages in own.values() :], *_ASKED, *_REPLIES)  # "system" is read before one column
-    left = [own[word] for word in turns if word in own and own[word] not in named_columns(columns)]
+    taken = named_columns(columns)
+    left = [own[word] for word in turns if word in own and own[word] not in taken]
     return f"{listed(left)} {'are' if len(left) > 1 else 'is'} not read" if left else ""
 
 

@@ -5,12 +5,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.columns import TEXTS, detect_columns, own_columns, require_seen
+from alora.data.columns import detect_columns, fullest_row, own_columns, require_seen
 from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
@@ -20,8 +19,6 @@ from alora.errors import DataError
 from alora.findings import ERROR, Finding, Findings, located
 from alora.policy import Policy
 from alora.reading import read_stream, read_whole
-
-_FIRST = 50  # rows by which the columns are found
 
 __all__ = ["Conversation", "LabelledConversation", "Message", "each", "named", "read_conversation", "read_labelled",
            "read_multilabelled"]  # fmt: skip
@@ -167,7 +164,7 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
         first = next(read_rows(source, Findings()), None) if start.startswith(b"[") else None
     if first is None or not isinstance(first.value, dict) or not first.value.keys().isdisjoint(("role", "from")):
         return False
-    row = _fullest(source, settings.columns) or first.value
+    row = fullest_row(source, settings.columns) or first.value
     named, detected = settings.columns.messages, detect_columns(settings.columns, row, Findings()).messages
     # A message of another dialect may have these, too.
     alone = detected != named and detected.lower() in ("text", "prompt")
@@ -228,7 +225,7 @@ def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
     """For each row of one source: where it stands, its value, the settings with its columns, and its conversation."""
-    fullest = _fullest(source, settings.columns)
+    fullest = fullest_row(source, settings.columns)
     usual = detect_columns(settings.columns, fullest, findings)
     known, names, seen = settings, None, set[str]()
     for where, value in read_rows(source, findings):
@@ -243,23 +240,6 @@ def _conversations(
         own = known if columns is known.columns else replace(known, columns=columns)
         yield where, value, own, conversation_of(value, where, own, findings)
     require_seen(usual, seen, source, findings)
-
-
-def _fullest(source: str, columns: ColumnSettings) -> dict[str, Any]:
-    """That of the first rows by which text columns are found: a row may leave out one that is empty, as a dump without
-    nulls does. None of them where columns are named, or the first row has a list."""
-    found = dict[int, dict[str, Any]]()
-    if columns.messages != ColumnSettings.messages:
-        return {}
-    with contextlib.suppress(DataError):  # whoever reads the rows says why
-        rows = (value for _, value in islice(read_rows(source, Findings()), _FIRST) if isinstance(value, dict))
-        for number, row in enumerate(rows):
-            form = detect_columns(columns, row, Findings()).messages
-            if number == 0 and form in row and form.lower() not in TEXTS:
-                return {}
-            if form.lower() in TEXTS:
-                found.setdefault(TEXTS.index(form.lower()), row)
-    return found[min(found)] if found else {}
 
 
 def _labelled_rows(

@@ -95,12 +95,11 @@ class Servers:
             began = time.monotonic()
             try:
                 answer = await (self._unless_hung(url, ask(url)) if self._watched else ask(url))
-                if of_engine is not None and not of_engine(answer):
-                    self._given_up(url, began)
-                elif of_engine is not None:
-                    self._doubted.pop(url, None)
-                    self._vain.pop(url, None)
-                    self._answered[url] = time.monotonic()
+                if of_engine is not None:
+                    if of_engine(answer):
+                        self._heard(url)
+                    else:
+                        self._given_up(url, began)
                 return answer
             except asyncio.CancelledError:  # a deadline, say
                 if of_engine is not None:
@@ -120,8 +119,13 @@ class Servers:
         assert failed is not None
         raise failed
 
+    def _heard(self, url: str) -> None:
+        self._doubted.pop(url, None)
+        self._vain.pop(url, None)
+        self._answered[url] = time.monotonic()
+
     def _given_up(self, url: str, began: float) -> None:
-        """Doubt one that answers nobody: it may hang. Time in which nobody waited is no silence."""
+        """Doubt one that answers nobody: it may hang. Time in which nobody waited does not count."""
         now = time.monotonic()
         if self._answered.get(url, 0.0) < began:
             waited, until = self._vain.get(url, (0.0, began))
