@@ -48,7 +48,7 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     if len(missing) == len(names) or (missing and _turns_aside(row, {*names} | named_columns(settings.columns))):
         said = {name.strip().lower() for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
         is_turn = {"role", "from"} & said and {"content", "value"} & said
-        mend = GATHER if is_turn else "set data.columns.messages=NAME"
+        mend = GATHER if is_turn else "set data.columns.messages=NAME, one for all rows of a file"
         findings.add("COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {mend}")
         return None
     values, alone = [row.get(name) for name in names], len(names) == 1

@@ -1,13 +1,13 @@
 """Which columns a row has: those that the settings name, or the usual ones."""
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from alora.config.paths import POLICY_PLACE
-from alora.config.schema import ColumnSettings
+from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.cells import CONTEXT, listed, named_columns, unpacked
 from alora.data.labels import named_alone
 from alora.data.sources import HUB, read_rows
@@ -23,72 +23,49 @@ _TEXTS = ("system,prompt,response", *_PAIRS, "text", "prompt")
 _FIRST = 50  # rows by which the columns are found
 
 
-def detect_columns(
-    columns: ColumnSettings,
-    row: Mapping[str, Any],
-    findings: Findings,
-    first: bool = True,
-    given: ColumnSettings | None = None,
-) -> ColumnSettings:
-    """``columns`` under the names that this row has: with other capitals, or, where no column is named, a usual one.
+def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], findings: Findings) -> ColumnSettings:
+    """``columns`` under the names that a source's first ``rows`` have, by which every row of it is read: with other
+    capitals, or, where none is named, the first of the usual ones that a row has whole.
 
     A note says what was done. One that is named and not there is never replaced: it may be misspelt, and the usual one
-    hold something else. Text columns are detected in the ``first`` row alone: later they may be anything.
-
-    Args:
-        given: the settings, where ``columns`` are what an earlier row has.
+    hold something else.
     """
-    own = {name.strip().lower(): name for name in row if isinstance(name, str)}
-    # A group may be rows of one text; a label is not a turn.
+    spelt, lists = list[dict[str, str]](), set[str]()  # of each row: its names as written, by those in small letters
+    for row in rows:
+        spelt.append({name.strip().lower(): name for name in row if isinstance(name, str)})
+        lists |= {name for name in LISTS if name in spelt[-1] and isinstance(unpacked(row[spelt[-1][name]]), list)}
+    # A label is no turn; a group may be rows of one text.
     others = {name.strip().lower() for name in named_columns(replace(columns, messages="", group=None))}
-    changes, known = {}, _TEXTS if first and columns.messages == ColumnSettings.messages else ()
+    turns = [{low: name for low, name in own.items() if low not in others} for own in spelt]
+    usual, changes = ColumnSettings(), dict[str, str]()
     for key in ("messages", "label", "labels", "id"):
-        named, usual = getattr(columns, key), getattr(ColumnSettings, key)
-        if named in row or POLICY_PLACE in named:  # a column for each policy
+        named = getattr(columns, key)
+        if POLICY_PLACE in named or any(named in own.values() for own in spelt):  # a column for each policy
             continue
-        unnamed = getattr(given or columns, key) == usual or key == "id"  # an id need not be there
-        forms = [
-            named,
-            *([usual] if unnamed else []),
-            *((*lists_of(row), *known, *(LISTS if first else ())) if key == "messages" and unnamed else ()),
-        ]
-        free = own if key != "messages" else own.keys() - others
-        form = next((form for form in forms if all(name in free for name in form.lower().split(","))), None)
-        if form is not None:
-            actual = ",".join(own[name] for name in form.lower().split(","))
-            changes |= {key: actual} if actual != named else {}
-    changed = replace(columns, **changes)
-    rest = _left(changed, own) if (given or columns).messages == ColumnSettings.messages else ""
-    for key, name in changes.items():
-        are = "are" if key.endswith("s") else "is"
-        findings.notes[f"{key} {are} read from data.columns.{key}={name}"] += 1
-    if rest:
-        findings.notes[f"{rest}: data.columns.messages names no such turn"] = 1
-    return changed
+        forms = {named: None}
+        if key == "messages" and named == usual.messages:  # a text under a list's name may be an id, so it comes last
+            forms |= dict.fromkeys((*(name for name in LISTS if name in lists), *_TEXTS, *LISTS))
+        found = (
+            ",".join(own[name] for name in names)
+            for names in (form.lower().split(",") for form in forms)
+            for own in (turns if key == "messages" else spelt)
+            if all(name in own for name in names)
+        )
+        if (actual := next(found, named)) != named:
+            are = "are" if key.endswith("s") else "is"
+            findings.notes[f"{key} {are} read from data.columns.{key}={actual}"] += 1
+            changes[key] = actual
+    return replace(columns, **changes)
 
 
-def fullest_row(source: str, columns: ColumnSettings) -> dict[str, Any]:
-    """That of the first rows by which text columns are found: a row may leave out one that is empty, as a dump without
-    nulls does. None of them where columns are named, the first row has a list, or every row has each column."""
-    found = dict[int, dict[str, Any]]()
-    if columns.messages != ColumnSettings.messages or source.startswith(HUB):
-        return {}
-    with contextlib.suppress(DataError):  # whoever reads the rows says why
-        rows = (value for _, value in islice(read_rows(source, Findings()), _FIRST) if isinstance(value, dict))
-        for number, row in enumerate(rows):
-            form = detect_columns(columns, row, Findings()).messages
-            if number == 0 and form in row and form.lower() not in _TEXTS:
-                return {}
-            if form.lower() in _TEXTS:
-                found.setdefault(_TEXTS.index(form.lower()), row)
-    return found[min(found)] if found else {}
+def first_rows(source: str) -> Iterator[dict[str, Any]]:
+    """Those by which the columns of ``source`` are found: the first 50, as a dump without nulls leaves empty ones out.
 
-
-def lists_of(row: Mapping[str, Any]) -> list[str]:
-    """The usual columns that hold a list of messages; a text under such a name may be an id."""
-    names = {name.strip().lower(): name for name in row if isinstance(name, str)}
-    usual = (ColumnSettings.messages, *LISTS)
-    return [name for name in usual if name in names and isinstance(unpacked(row[names[name]]), list)]
+    None of a data set of the hub, whose rows all have the same, nor of what cannot be read: whoever reads it says why.
+    """
+    with contextlib.suppress(DataError):
+        rows = read_rows(source, Findings()) if not source.startswith(HUB) else ()
+        yield from (value for _, value in islice(rows, _FIRST) if isinstance(value, dict))
 
 
 def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, findings: Findings) -> None:
@@ -99,31 +76,36 @@ def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, fin
         findings.add("COLUMN_MISSING", where, f"{text}; correct data.columns.messages, or write it empty")
 
 
-def _left(columns: ColumnSettings, own: Mapping[str, str]) -> str:
-    """What of a row may be a turn and is not read, in words; ``own`` are its columns, by names in small letters."""
-    if not all(name in own.values() for name in columns.messages.split(",")):
-        return ""
-    turns = (*CONTEXT[columns.messages in own.values() :], *_ASKED, *_REPLIES)  # "system" is read before one column
+def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> None:
+    """A note on what of a row may be a turn by its name and is not read."""
+    if not all(name in row for name in columns.messages.split(",")):
+        return
+    own = {name.strip().lower(): name for name in row if isinstance(name, str)}
+    turns = (*CONTEXT[columns.messages in row :], *_ASKED, *_REPLIES)  # "system" is read before one column
     taken = named_columns(columns)
-    left = [own[word] for word in turns if word in own and own[word] not in taken]
-    return f"{listed(left)} {'are' if len(left) > 1 else 'is'} not read" if left else ""
+    if left := [own[word] for word in turns if word in own and own[word] not in taken]:
+        are = "are" if len(left) > 1 else "is"
+        findings.notes[f"{listed(left)} {are} not read: data.columns.messages names no such turn"] = 1
 
 
-def own_columns(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> ColumnSettings:
-    """``columns``; of a row that ``alora label`` wrote, alora's own in place of those that are not there."""
+def own_columns(settings: DataSettings, row: Mapping[str, Any], findings: Findings) -> DataSettings:
+    """``settings``; for a row that ``alora label`` wrote, with alora's own columns in place of those not there."""
+    columns = settings.columns
     kinds = {"messages": list, "labels": dict, "verdicts": dict}
     if not all(isinstance(row.get(name), kind) for name, kind in kinds.items()):
-        return columns
+        return settings
     usual, changes = ColumnSettings(), dict[str, Any]()
     if columns.messages not in row and not all(name in row for name in columns.messages.split(",")):
         changes["messages"] = usual.messages
     named = {columns.label, *(columns.label.replace(POLICY_PLACE, policy) for policy in row["labels"])}
     if named.isdisjoint(row) and (columns.labels not in row or named_alone(columns)):
         changes |= {"label": usual.label, "labels": usual.labels}
+    if columns.id not in row:
+        changes["id"] = usual.id
     if columns.group is not None and columns.group not in row:
         changes["group"] = None
     if not changes:
-        return columns
+        return settings
     ungrouped = ", and is of no group of data.columns.group" if "group" in changes else ""
     findings.notes[f"a row of alora label is read by its own columns{ungrouped}"] += 1
-    return replace(columns, **changes)
+    return replace(settings, columns=replace(columns, **changes))

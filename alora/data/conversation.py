@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.columns import detect_columns, fullest_row, own_columns, require_seen
+from alora.data.columns import find_columns, first_rows, note_unread, own_columns, require_seen
 from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
@@ -136,7 +136,9 @@ def parse_conversation(
         missing = any(name not in row for name in columns.messages.split(","))
         if missing and ColumnSettings.messages in row:  # as it is, whatever the rows of the recipe are called
             columns = replace(columns, messages=ColumnSettings.messages)
-        columns = detect_columns(columns, row, findings)
+        columns, usual = find_columns(columns, [row], findings), columns.messages == ColumnSettings.messages
+        if usual:
+            note_unread(columns, row, findings)
         require_seen(columns, row.keys(), where, findings)
     conversation = conversation_of(row, where, replace(settings, columns=columns), findings)
     findings.raise_if_any(where)
@@ -154,21 +156,20 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
     columns."""
     if not (source.lower().endswith(".json") and Path(source).is_file()):
         return False
-    first = None
-    with contextlib.suppress(OSError, DataError, ValueError, RecursionError):  # the reader of conversations says why
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # the reader of conversations says why
         with Path(source).open("rb") as stream:
             start = stream.read(CHUNK).removeprefix(UTF8_BOM).lstrip()
         line, _, rest = start.partition(b"\n")
-        if start.startswith(b"{") and rest.lstrip().startswith(b"{"):
-            return isinstance(parse_json(line.decode()), dict)
-        first = next(read_rows(source, Findings()), None) if start.startswith(b"[") else None
-    if first is None or not isinstance(first.value, dict) or not first.value.keys().isdisjoint(("role", "from")):
-        return False
-    row = fullest_row(source, settings.columns) or first.value
-    named, detected = settings.columns.messages, detect_columns(settings.columns, row, Findings()).messages
-    # A message of another dialect may have these, too.
-    alone = detected != named and detected.lower() in ("text", "prompt")
-    return not alone and any(name in row for name in detected.split(","))
+        if start.startswith(b"{"):
+            return rest.lstrip().startswith(b"{") and isinstance(parse_json(line.decode()), dict)
+        rows = list(first_rows(source))
+        if not rows or not rows[0].keys().isdisjoint(("role", "from")):
+            return False
+        named, found = settings.columns.messages, find_columns(settings.columns, rows, Findings()).messages
+        # A message of another dialect may have these, too.
+        alone = found != named and found.lower() in ("text", "prompt")
+        return not alone and any(name in row for row in rows for name in found.split(","))
+    return False
 
 
 @dataclass(frozen=True)
@@ -225,21 +226,20 @@ def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
     """For each row of one source: where it stands, its value, the settings with its columns, and its conversation."""
-    fullest = fullest_row(source, settings.columns)
-    usual = detect_columns(settings.columns, fullest, findings)
-    known, names, seen = settings, None, set[str]()
+    found, names, seen = None, None, set[str]()
     for where, value in read_rows(source, findings):
-        if isinstance(value, dict) and value.keys() != names:
-            decided = all(name in fullest for name in usual.messages.split(","))
-            columns = detect_columns(usual, value, findings, not decided, settings.columns)
-            known, names = replace(settings, columns=columns), value.keys()
-            if not decided:
-                usual, fullest = columns, value  # a row without any known form decides nothing
+        if found is None and isinstance(value, dict):
+            first = list(first_rows(source)) or [value]
+            found = replace(settings, columns=find_columns(settings.columns, first, findings))
+        own = found or settings
+        if isinstance(value, dict):
+            if value.keys() != names and settings.columns.messages == ColumnSettings.messages:
+                note_unread(own.columns, value, findings)
+            names = value.keys()
             seen |= names
-        columns = own_columns(known.columns, value, findings) if isinstance(value, dict) else known.columns
-        own = known if columns is known.columns else replace(known, columns=columns)
+            own = own_columns(own, value, findings)
         yield where, value, own, conversation_of(value, where, own, findings)
-    require_seen(usual, seen, source, findings)
+    require_seen((found or settings).columns, seen, source, findings)
 
 
 def _labelled_rows(

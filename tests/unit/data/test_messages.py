@@ -2,12 +2,13 @@
 
 import itertools
 import json
+from collections import Counter
 
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.cells import STAYS_ONE, STAYS_WITHIN, spoken, unsplit_speakers
-from alora.data.columns import detect_columns
+from alora.data.columns import find_columns, note_unread
 from alora.data.conversation import Rejected, read_labelled, stream_conversations
 from alora.data.messages import Message, ToolCall, conversation_of
 from alora.errors import DataError
@@ -20,7 +21,10 @@ PHOTO = {"type": "image_url", "image_url": {"url": "x"}}
 def read(row, **settings):
     findings = Findings()
     known = DataSettings(**settings)
-    known.columns = detect_columns(known.columns, row, findings)
+    usual = known.columns.messages == ColumnSettings.messages
+    known.columns = find_columns(known.columns, [row], findings)
+    if usual:
+        note_unread(known.columns, row, findings)
     return conversation_of(row, "f:1", known, findings), findings
 
 
@@ -266,7 +270,7 @@ def test_a_message_a_row_is_no_conversation_a_row(names):
     assert read(row | {names[0]: "Ann"}, columns=named, role_map={"Ann": "user"})[1].notes
     for other in ({"role": "user"}, {"content": "Hi"}, {"role": "user", "content": ["Hi"]}, {"role": 1, "value": "Hi"}):
         (finding,) = read(other)[1].all()
-        assert finding.problem.endswith("; set data.columns.messages=NAME")
+        assert finding.problem.endswith("; set data.columns.messages=NAME, one for all rows of a file")
 
 
 def test_messages_as_python_prints_them_are_one_finding(tmp_path):
@@ -331,16 +335,33 @@ def test_each_source_has_a_form_of_its_own_where_no_column_is_named(tmp_path):
     ]
 
 
-def test_rows_of_two_forms_in_one_source(tmp_path):
-    turns = [{"from": "human", "value": "Hi"}]
-    rows = [{"prompt": "a", "response": "b"}, {"prompt": "c", "response": "d", "note": 1}, {"conversations": turns}]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row | {"label": "ok"}) + "\n" for row in rows))
-    found = read_labelled(str(path), DataSettings(), Policy("p", "T", "R", labels=("violation", "ok")))
-    assert [len(row.conversation.messages) for row in found] == [2, 2, 1]
-    path.write_text(json.dumps({"messages": turns, "label": "ok"}) + "\n" + json.dumps({"text": "a", "label": "ok"}))
-    with pytest.raises(DataError, match=r"rows.jsonl:2: no column 'messages'"):
-        read_labelled(str(path), DataSettings(), Policy("p", "T", "R", labels=("violation", "ok")))
+def test_every_row_of_a_source_is_read_by_one_form(tmp_path):
+    turns, path = [{"role": "user", "content": "Hi"}], tmp_path / "rows.jsonl"
+    pair = {"prompt": "a", "response": "b"}
+    for first in ("messages", "conversations"):
+        rows = [pair, pair, {first: turns}]
+        for order in (rows, rows[::-1]):
+            path.write_text("".join(json.dumps(row | {"label": "ok"}) + "\n" for row in order))
+            with pytest.raises(DataError) as caught:
+                read_labelled(str(path), DataSettings(), Policy("p", "T", "R", labels=("violation", "ok")))
+            (finding,) = caught.value.findings
+            assert (finding.code, finding.count) == ("COLUMN_MISSING", 2)
+            assert f"no column '{first}'" in finding.problem
+            assert finding.problem.endswith("set data.columns.messages=NAME, one for all rows of a file")
+
+
+def test_columns_are_found_by_the_first_fifty_rows_together(tmp_path):
+    path, asked = tmp_path / "rows.jsonl", {"prompt": "a"}
+    policy = Policy("p", "T", "R", labels=("violation", "ok"))
+    for before, sizes in ((49, {1: 49, 2: 1}), (50, {1: 51})):
+        rows = [asked] * before + [asked | {"response": "b"}]
+        path.write_text("".join(json.dumps(row | {"Label": "ok"}) + "\n" for row in rows))
+        findings = Findings()
+        found = read_labelled(str(path), DataSettings(), policy, findings)
+        assert Counter(len(row.conversation.messages) for row in found) == sizes
+        unread = "'response' is not read: data.columns.messages names no such turn"
+        assert (unread in findings.notes) is (before == 50)
+        assert findings.notes["label is read from data.columns.label=Label"] == 1
 
 
 @pytest.mark.parametrize(
