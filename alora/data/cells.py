@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from alora.config.arguments import quoted
 from alora.config.schema import ROLES, ColumnSettings, DataSettings
 from alora.data.formats import parse_json, shortened
 from alora.findings import Findings
@@ -15,14 +16,14 @@ ALIASES = {
     "developer": "system",
 }
 # What a verdict may hang on, next to text columns: the user says whether it is a turn.
-CONTEXT = ("system", "context", "input", "history", "document", "documents", "passage", "reference")
-_SPEAKERS = {
-    **dict.fromkeys(("response", "completion", "output", "answer", "agent"), "assistant"),
-    **dict.fromkeys(("prompt", "instruction", "question", "text", *CONTEXT[1:]), "user"),
-}
-_TURNS = _SPEAKERS.keys() - {*CONTEXT} | {"assistant"}
+CONTEXT = ("context", "input", "history", "document", "documents", "passage", "reference")
+ASKED, REPLIES = ("prompt", "instruction", "question"), ("response", "completion", "output", "answer", "assistant")
+_TURNS = {**dict.fromkeys((*ASKED, "text"), "user"), **dict.fromkeys((*REPLIES, "agent"), "assistant")}
+_SPEAKERS = {alias for alias, role in ALIASES.items() if role in ("user", "assistant")}
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
-_PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
+_PRINTED = re.compile(
+    r"""\s*(?:\{\s*['"]messages['"]\s*:\s*)?\[\s*\{(?=[^{}\[\]]{0,300}['"](?:role|from|content|value)['"]\s*:)"""
+)
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}[.,]{0,2}[ \t])?+"
 _DATE = r"(?:\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d\d(?:\d\d)?)"
@@ -45,11 +46,8 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     names = [column] if column in row else column.split(",")
     missing = [name for name in names if name not in row]
     # One may be left out where nothing is in it, and no other is in its place.
-    if len(missing) == len(names) or (missing and _turns_aside(row, {*names} | named_columns(settings.columns))):
-        said = {name.strip().lower() for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
-        is_turn = {"role", "from"} & said and {"content", "value"} & said
-        mend = GATHER if is_turn else "set data.columns.messages=NAME, one for all rows of a file"
-        findings.add("COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {mend}")
+    if len(missing) == len(names) or _in_place_of(missing, row, {*names} | named_columns(settings.columns)):
+        findings.add("COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {_mend(row)}")
         return None
     values, alone = [row.get(name) for name in names], len(names) == 1
     cell = values[0] if alone else None
@@ -66,8 +64,10 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
             findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
         for name in _roles_aside(row, settings) if alone else ():
             findings.notes[f"{name!r} is not read: {GATHER}"] += 1
-        roles = _column_roles(names, settings.role_map, findings)
-        return [{"role": roles[index], "content": text} for _, index, text in texts]
+        for name in [] if alone else [name for name, _, text in texts if _PRINTED.match(text)]:
+            findings.notes[f"messages in column {name!r}, as JSON or as Python prints them, are read as one text"] += 1
+        roles = _column_roles(names, where, settings, findings)
+        return roles and [{"role": roles[index], "content": text} for _, index, text in texts]
     kinds = ", ".join(f"{name!r} is {kind(value)}" for name, value in zip(names, values, strict=True))
     if printed:  # the cell is given apart, so that all such rows are one finding
         text = "messages as Python prints them, or cut short; write them as JSON, by json.dumps"
@@ -82,36 +82,59 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     return None
 
 
-def _turns_aside(row: dict[str, Any], named: set[str]) -> bool:
-    """Whether a column that no setting names holds what is a turn by its name."""
-    return any(
-        name.strip().lower() in _TURNS for name in row if isinstance(name, str) and name not in named and row[name]
-    )
+def _mend(row: Mapping[str, Any]) -> str:
+    """What to do where the columns that are read are not in ``row``."""
+    said = {name.strip().lower() for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
+    if {"role", "from"} & said and {"content", "value"} & said:
+        return GATHER
+    turns = [name for name in row if isinstance(name, str) and name.strip().lower() in _TURNS]
+    may_be = f"{listed(turns)} may be turns; " if len(turns) > 1 else ""
+    return f"{may_be}set data.columns.messages={','.join(turns[:2]) if may_be else 'NAME'}, one for all rows of a file"
 
 
-def _column_roles(names: Sequence[str], role_map: Mapping[str, str], findings: Findings) -> list[str]:
-    """Who speaks in each of the text columns, by its name; where it says nothing, user and assistant alternate."""
-    keys, other = [name.strip().lower() for name in names], {"user": "assistant", "assistant": "user"}
-    own = [role_map.get(name) or _SPEAKERS.get(key) or _speaker(key) for name, key in zip(names, keys, strict=True)]
-    turns = [n for n, key in enumerate(keys) if key not in CONTEXT and own[n] in (None, *other)]
-    first = next((number for number, n in enumerate(turns) if own[n]), 0)  # which turn says whose it is
-    role = (own[turns[first]] if turns else None) or "user"
-    if len(turns) == 1 and own[turns[0]] is None and "user" in own[: turns[0]]:  # "history,reply"
-        role = "assistant"
-    role = other[role] if first % 2 else role
+def _in_place_of(missing: Sequence[str], row: Mapping[str, Any], named: set[str]) -> bool:
+    """Whether a column that no setting names holds what may be the turn of one that is missing, by their names."""
+    keys = [name.strip().lower() for name in missing]
+    roles = {_TURNS.get(key) for key in keys if key not in (*CONTEXT, "system")}
+    aside = {
+        _TURNS.get(name.strip().lower()) for name in row if isinstance(name, str) and name not in named and row[name]
+    }
+    return bool(aside - {None} and (None in roles or aside & roles))
+
+
+def _column_roles(names: Sequence[str], where: str, settings: DataSettings, findings: Findings) -> list[str] | None:
+    """Who speaks in each of the text columns: its name or ``data.role_map`` says so, or, where no name does, user and
+    assistant take turns."""
+    role_map = settings.role_map
+    known = [role_map.get(name) or _speaker(name.strip().lower()) for name in names]
     findings.notes.update(role_note(name, role_map[name]) for name in names if name in role_map)
-    for n in turns:
-        if own[n] is None and len(names) > 1:
-            findings.notes[f"column {shortened(names[n])} is read as {role}"] += 1
-        own[n] = role = own[n] or role
-        role = other[role]
-    return [role or "user" for role in own]
+    if not any(known):
+        by_turns = [("user", "assistant")[index % 2] for index in range(len(names))]
+        for name, role in zip(names, by_turns, strict=True) if len(names) > 1 else ():
+            findings.notes[f"column {shortened(name)} is read as {role}"] += 1
+        return by_turns
+    if None in known:
+        name = names[known.index(None)]
+        text = f"who speaks in column {shortened(name)}? Its name does not say so, and those of other columns do"
+        findings.add("ROLE_UNKNOWN", where, f"{text}; say it: 'data.role_map={{{quoted(name)}: user}}'")
+        return None
+    return [role for role in known if role]
 
 
 def _speaker(key: str) -> str | None:
-    """The role of a column by its name: an ``observation`` is a tool's turn in a list of messages alone."""
-    role = usual_role(key)
-    return role if key in ROLES or role in ("user", "assistant") else None
+    """The role of a column by its name, or by its words (``bot_response``). A tool's aliases count in lists alone."""
+    if key in CONTEXT:
+        return "user"
+    for words in ({key}, words_of(key) - {"text"}):
+        roles = {_TURNS.get(word) or usual_role(word) for word in words if word not in ALIASES or word in _SPEAKERS}
+        if len(roles - {None}) == 1:
+            return next(role for role in roles if role)
+    return None
+
+
+def words_of(name: str) -> set[str]:
+    """The words of a column's name, each as it is and without a plural's s."""
+    return {form for word in re.findall(r"[^\W\d_]+", name.lower()) for form in (word, word.removesuffix("s"))}
 
 
 def _roles_aside(row: dict[str, Any], settings: DataSettings) -> list[str]:
@@ -141,9 +164,18 @@ def unsplit_speakers(text: str, roles: Iterable[str]) -> list[str]:
     lines = re.finditer(
         rf"{_AHEAD}({_any_of(roles)}){COLON}(?!//)", _BREAKS.sub("\n", text), re.MULTILINE | re.IGNORECASE
     )
-    in_line = re.findall(rf"(?<=[.!?])[ \t]{{1,4}}({_any_of(roles)}):", text)
+    in_line = [
+        it for line in text.splitlines() for it in _in_line(re.findall(rf"(\S)[ \t]{{1,4}}({_any_of(roles)}):", line))
+    ]
     speaking = (line for line in lines if not re.search(r"[^\W\d_]", line["ahead"]) or re.search(r"\d", line["ahead"]))
-    return list(dict.fromkeys([line[2] for line in speaking] + (in_line if len(in_line) > 1 else [])))
+    return list(dict.fromkeys([line[2] for line in speaking] + in_line))
+
+
+def _in_line(found: list[tuple[str, str]]) -> list[str]:
+    """Who of those found within a line speaks there: two of them, or one more than once, each behind a sentence."""
+    behind = [name for before, name in found if before in ".!?"]
+    names = [name for _, name in found]
+    return names if len({*names}) > 1 or len(behind) > 1 else []
 
 
 def _any_of(names: Iterable[str]) -> str:
@@ -153,6 +185,12 @@ def _any_of(names: Iterable[str]) -> str:
 def role_note(name: Any, role: str) -> str:
     """The note on turns of ``name``."""
     return f"role {shortened(name)} is read as {role}"
+
+
+def note_unspoken(role_map: Mapping[str, str], findings: Findings) -> None:
+    """A note where none of the texts that were read is of a speaker of ``role_map``."""
+    if not any(role_note(name, role) in findings.notes for name, role in role_map.items()):
+        findings.notes[f"no text is of a speaker of data.role_map, spelt so: {listed(role_map)}"] += 1
 
 
 def role_of(name: str, role_map: Mapping[str, str]) -> str | None:

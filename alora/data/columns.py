@@ -3,12 +3,12 @@
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import CONTEXT, listed, named_columns, unpacked
+from alora.data.cells import ASKED, CONTEXT, REPLIES, listed, named_columns, unpacked, words_of
 from alora.data.labels import named_alone
 from alora.data.sources import HUB, read_rows
 from alora.errors import DataError
@@ -16,11 +16,13 @@ from alora.findings import Findings
 
 # Where no column "messages" is and none is named: lists of messages, then texts, whose names say who speaks.
 LISTS = ("conversations", "conversation")
-_ASKED, _REPLIES = ("prompt", "instruction", "question"), ("response", "completion", "output", "answer", "assistant")
-_PAIRS = ("prompt,response", "prompt,completion", "instruction,output", "question,answer", "user,assistant")
-_PAIRS += tuple(pair for pair in (f"{one},{other}" for one in _ASKED for other in _REPLIES) if pair not in _PAIRS)
-_TEXTS = ("system,prompt,response", *_PAIRS, "text", "prompt")
 _FIRST = 50  # rows by which the columns are found
+# A name with one of these words may be a turn's: "chat_history", "response_0", "choices".
+_WORDS = {*CONTEXT, *ASKED, *REPLIES, "choice", "chosen", "knowledge", "generation", "reply", "message"}
+_OWN = {  # what the rows of alora's own commands hold
+    "label": {"messages": list, "labels": dict, "verdicts": dict},
+    "generate": {"messages": list, "label": str, "generated": dict},
+}
 
 
 def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], findings: Findings) -> ColumnSettings:
@@ -30,9 +32,10 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
     A note says what was done. One that is named and not there is never replaced: it may be misspelt, and the usual one
     hold something else.
     """
-    spelt, lists = list[dict[str, str]](), set[str]()  # of each row: its names as written, by those in small letters
+    spelt, filled, lists = list[dict[str, str]](), set[str](), set[str]()
     for row in rows:
-        spelt.append({name.strip().lower(): name for name in row if isinstance(name, str)})
+        spelt.append(_spelt(row))
+        filled |= {low for low, name in spelt[-1].items() if row[name]}
         lists |= {name for name in LISTS if name in spelt[-1] and isinstance(unpacked(row[spelt[-1][name]]), list)}
     # A label is no turn; a group may be rows of one text.
     others = {name.strip().lower() for name in named_columns(replace(columns, messages="", group=None))}
@@ -44,7 +47,9 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
             continue
         forms = {named: None}
         if key == "messages" and named == usual.messages:  # a text under a list's name may be an id, so it comes last
-            forms |= dict.fromkeys((*(name for name in LISTS if name in lists), *_TEXTS, *LISTS))
+            there = {*chain(*turns)}
+            texts = _texts(there) or _texts(there & filled)
+            forms |= dict.fromkeys((*(name for name in LISTS if name in lists), *texts, *LISTS))
         found = (
             ",".join(own[name] for name in names)
             for names in (form.lower().split(",") for form in forms)
@@ -56,6 +61,26 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
             findings.notes[f"{key} {are} read from data.columns.{key}={actual}"] += 1
             changes[key] = actual
     return replace(columns, **changes)
+
+
+def _spelt(row: Mapping[str, Any]) -> dict[str, str]:
+    """The names of ``row`` by themselves in small letters; one that is written so comes before others."""
+    names = [name for name in row if isinstance(name, str)]
+    return {name.strip().lower(): name for name in names} | {
+        name: name for name in names if name == name.strip().lower()
+    }
+
+
+def _texts(names: Collection[str]) -> list[str]:
+    """The usual text columns among ``names``; none where it is not plain which of them are the turns."""
+    asked, replies = ([name for name in known if name in names] for known in (ASKED, REPLIES))
+    if "text" in names:
+        return [] if asked or replies else ["text"]
+    if not asked and "user" in names and replies == ["assistant"]:
+        return ["user,assistant"]
+    if len(asked) == len(replies) == 1:
+        return [f"{asked[0]},{replies[0]}"]
+    return ["prompt"] if asked == ["prompt"] and not replies else []
 
 
 def first_rows(source: str) -> Iterator[dict[str, Any]]:
@@ -77,27 +102,30 @@ def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, fin
 
 
 def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> None:
-    """A note on what of a row may be a turn by its name and is not read."""
+    """A note on what may be a turn and is not read: next to texts any other, next to a list those with such a name."""
     if not all(name in row for name in columns.messages.split(",")):
         return
-    own = {name.strip().lower(): name for name in row if isinstance(name, str)}
-    turns = (*CONTEXT[columns.messages in row :], *_ASKED, *_REPLIES)  # "system" is read before one column
-    taken = named_columns(columns)
-    if left := [own[word] for word in turns if word in own and own[word] not in taken]:
+    plain = isinstance(row.get(columns.messages, ""), str) and POLICY_PLACE not in columns.label
+    taken, left = named_columns(columns) | {"system", "policy"}, []
+    for low, name in _spelt(row).items():
+        words = words_of(low)
+        by_name = words & _WORDS and words.isdisjoint(("id", "label")) and not isinstance(row[name], int | float)
+        left += [name] * bool(by_name or (plain and isinstance(row[name], str)))
+    if left := [name for name in left if name not in taken]:
         are = "are" if len(left) > 1 else "is"
         findings.notes[f"{listed(left)} {are} not read: data.columns.messages names no such turn"] = 1
 
 
 def own_columns(settings: DataSettings, row: Mapping[str, Any], findings: Findings) -> DataSettings:
-    """``settings``; for a row that ``alora label`` wrote, with alora's own columns in place of those not there."""
+    """``settings``; for a row that alora wrote, with alora's own columns in place of those that are not there."""
     columns = settings.columns
-    kinds = {"messages": list, "labels": dict, "verdicts": dict}
-    if not all(isinstance(row.get(name), kind) for name, kind in kinds.items()):
+    by = next((by for by, kinds in _OWN.items() if all(isinstance(row.get(name), kinds[name]) for name in kinds)), None)
+    if by is None:
         return settings
     usual, changes = ColumnSettings(), dict[str, Any]()
     if columns.messages not in row and not all(name in row for name in columns.messages.split(",")):
         changes["messages"] = usual.messages
-    named = {columns.label, *(columns.label.replace(POLICY_PLACE, policy) for policy in row["labels"])}
+    named = {columns.label, *(columns.label.replace(POLICY_PLACE, policy) for policy in row.get("labels") or ())}
     if named.isdisjoint(row) and (columns.labels not in row or named_alone(columns)):
         changes |= {"label": usual.label, "labels": usual.labels}
     if columns.id not in row:
@@ -107,5 +135,5 @@ def own_columns(settings: DataSettings, row: Mapping[str, Any], findings: Findin
     if not changes:
         return settings
     ungrouped = ", and is of no group of data.columns.group" if "group" in changes else ""
-    findings.notes[f"a row of alora label is read by its own columns{ungrouped}"] += 1
+    findings.notes[f"a row of alora {by} is read by its own columns{ungrouped}"] += 1
     return replace(settings, columns=replace(columns, **changes))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.cells import note_unspoken, unpacked
 from alora.data.columns import find_columns, first_rows, note_unread, own_columns, require_seen
 from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
@@ -226,20 +227,22 @@ def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
     """For each row of one source: where it stands, its value, the settings with its columns, and its conversation."""
-    found, names, seen = None, None, set[str]()
+    found, plain, seen = None, False, set[str]()
     for where, value in read_rows(source, findings):
         if found is None and isinstance(value, dict):
             first = list(first_rows(source)) or [value]
             found = replace(settings, columns=find_columns(settings.columns, first, findings))
+            plain = not any(isinstance(unpacked(row.get(found.columns.messages)), list) for row in first)
         own = found or settings
         if isinstance(value, dict):
-            if value.keys() != names and settings.columns.messages == ColumnSettings.messages:
+            if not value.keys() <= seen and settings.columns.messages == ColumnSettings.messages:
                 note_unread(own.columns, value, findings)
-            names = value.keys()
-            seen |= names
+            seen |= value.keys()
             own = own_columns(own, value, findings)
         yield where, value, own, conversation_of(value, where, own, findings)
     require_seen((found or settings).columns, seen, source, findings)
+    if plain and settings.role_map:
+        note_unspoken(settings.role_map, findings)
 
 
 def _labelled_rows(

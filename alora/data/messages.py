@@ -113,13 +113,12 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     complete = tuple(message for message in messages if message is not None)
     if not raw or len(complete) < len(raw):
         return None
-    text, speaking = row.get(columns.messages), dict[str, None]()
+    text, speaking = row.get(columns.messages, ""), dict[str, None]()  # none of its own where texts have columns each
     whole = [message.content for message in complete] == [text]
     if isinstance(text, str) and settings.role_map and not isinstance(unpacked(text), list):
         speaking |= dict.fromkeys(it for m in complete for it in unsplit_speakers(m.content, settings.role_map))
         findings.notes.update([STAYS_ONE if whole else STAYS_WITHIN] * bool(speaking))
-    if columns.messages in row:  # and not texts in columns of their own
-        complete = reader.system_first(row, complete)
+    complete = reader.system_first(row, complete)
     return Conversation(where if name is None else str(name), complete, tuple(speaking))
 
 

@@ -81,7 +81,7 @@ def _values(array: Any) -> int:
     """Values of an Arrow array, nested ones included: each becomes a Python object."""
     if pyarrow.types.is_dictionary(array.type) or not hasattr(array, "flatten"):
         return len(array)
-    parts = array.flatten()
+    parts = [array.keys, array.items] if pyarrow.types.is_map(array.type) else array.flatten()
     return len(array) + sum(map(_values, parts if isinstance(parts, list) else [parts]))
 
 
@@ -92,4 +92,6 @@ def _expanded(array: Any) -> int:
         return pyarrow.compute.call_function("sum", [lengths]).as_py() or 0
     if pyarrow.types.is_struct(array.type):
         return sum(map(_expanded, array.flatten()))
+    if pyarrow.types.is_map(array.type):
+        return _expanded(array.keys) + _expanded(array.items)
     return _expanded(array.flatten()) if hasattr(array, "flatten") else array.nbytes

@@ -298,12 +298,11 @@ def test_a_row_may_leave_out_a_text_column_in_which_it_has_nothing(tmp_path):
 def test_a_row_with_another_reply_than_the_one_found_loses_none(tmp_path):
     alpaca, dolly = {"instruction": "Hi", "output": "Ho"}, {"instruction": "Hi", "response": "Hey"}
     path, whole = tmp_path / "rows.jsonl", ["user", "assistant"]
-    assert streamed(path, alpaca, dolly) == [whole, "COLUMN_MISSING"]
-    assert streamed(path, {"prompt": "Hi", "response": "Ho"}, {"prompt": "a", "completion": "b"})[1] == "COLUMN_MISSING"
-    assert streamed(path, {"prompt": "a", "completion": "b"}, {"instruction": "Hi", "response": "Ho"}) == [
-        whole,
-        "COLUMN_MISSING",
-    ]
+    asked_for = ["COLUMN_MISSING"] * 2
+    assert streamed(path, alpaca, dolly) == asked_for
+    assert streamed(path, alpaca, dolly, messages="instruction,output") == [whole, "COLUMN_MISSING"]
+    assert streamed(path, {"prompt": "Hi", "response": "Ho"}, {"prompt": "a", "completion": "b"}) == asked_for
+    assert streamed(path, {"prompt": "a", "completion": "b"}, {"instruction": "Hi", "response": "Ho"}) == asked_for
     assert streamed(path, {"user": "Hi"}, {"assistant": "Ho"}) == ["COLUMN_MISSING"] * 2
     with pytest.raises(DataError, match="COLUMN_MISSING"):
         streamed(path, {"prompt": "Hi", "note": "x"}, messages="prompt,response")
@@ -410,6 +409,19 @@ def test_a_row_of_alora_label_that_has_the_columns_that_are_named_is_read_by_the
         named = {key: name for key, name in named.items() if key not in ("id", "group")}
         (found,) = read(jsonl(tmp_path, own("a", "ok", **more)), columns=ColumnSettings(**named))
         assert (found.conversation.messages[0].content, found.labels) == ("x", {"p": "violation"})
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_rows_of_alora_generate_are_read_next_to_a_users_own(tmp_path, named):
+    theirs = {"asked": "a", "told": "b", "promised": "ok", "gold": {"p": "ok"}, "p": "ok", "ticket": "t", "shop": "s"}
+    made = [
+        row(text, label) | {"pair": text, "generated": {"model": "m"}}
+        for text, label in (("c", "violation"), ("d", "ok"))
+    ]
+    chats, generated = jsonl(tmp_path, theirs, name="chats.jsonl"), jsonl(tmp_path, *made, name="train.jsonl")
+    rows = read_labelled([chats, generated], DataSettings(columns=ColumnSettings(**named)), POLICY)
+    assert [item.labels["p"] for item in rows] == ["ok", "violation", "ok"]
+    assert [item.conversation.messages[0].content for item in rows] == ["a", "c", "d"]
 
 
 def test_many_policies_share_a_file(tmp_path):
@@ -551,6 +563,17 @@ def test_parquet_values_that_json_has_no_form_for(place, value, tmp_path):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": [message], "label": "ok"}]), path)
     with pytest.raises(DataError, match=r"rows.parquet:1: message 1: holds dict .* which JSON has no form for"):
         read_labelled(str(path), DataSettings(), Policy("p", "P", "Rule."))
+
+
+def test_parquet_with_maps(tmp_path):
+    tags = pyarrow.array([[("a", "x")], [], None], pyarrow.map_(pyarrow.string(), pyarrow.string()))
+    deep = pyarrow.array(
+        [[[("a", [1, 2])]], [], None], pyarrow.list_(pyarrow.map_(pyarrow.string(), pyarrow.list_(pyarrow.int64())))
+    )
+    table = pyarrow.table({"prompt": ["Hi", "Ho", "Ha"], "label": ["ok"] * 3, "tags": tags, "deep": deep})
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(table, path)
+    assert [item.conversation.messages[0].content for item in read(str(path))] == ["Hi", "Ho", "Ha"]
 
 
 def test_parquet_reads_as_jsonl_does(tmp_path):

@@ -115,7 +115,7 @@ def test_columns_that_are_found(row, roles):
     conversation, findings = read(row)
     assert [message.role for message in conversation.messages] == roles
     blank = [f"nothing is in column {name!r}, so the row has a message less" for name in row if row[name] is None]
-    assert len(findings.notes) == 1 + len(blank)
+    assert len(findings.notes) == 1 + len(blank) + ("system" in row)
     assert findings.notes.keys() >= {*blank}
 
 
@@ -212,10 +212,10 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     no_turn = ": data.columns.messages names no such turn"
     for more, rest in (
         ({}, ""),
-        ({"topic": "a"}, ""),
+        ({"topic": "a", "year": 1, "policy": "p"}, "'topic' is not read"),
         ({"Context": "Docs.", "id": "1"}, "'Context' is not read"),
         ({"input": "", "history": [["a", "b"]]}, "'input', 'history' are not read"),
-        ({"Completion": "So?"}, "'Completion' is not read"),
+        ({"Chat_History": "So?", "history_id": 3, "choices": [{}]}, "'Chat_History', 'choices' are not read"),
     ):
         _, findings = read(texts | more)
         assert list(findings.notes) == [f"{read_from}question,answer", *([rest + no_turn] if rest else [])]
@@ -228,28 +228,91 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     _, findings = read({"conversations": [{"from": "human", "value": "Hi"}], "context": "Docs."})
     assert {f"{read_from}conversations", f"'context' is not read{no_turn}"} <= findings.notes.keys()
     for asked, answered in itertools.product(("prompt", "Instruction"), ("answer", "output", "response", "assistant")):
-        conversation, findings = read({"text": "?", asked: "Hi", answered: "Ho"})
+        conversation, findings = read({asked: "Hi", answered: "Ho", "text": ""})
         assert [(m.role, m.content) for m in conversation.messages] == [("user", "Hi"), ("assistant", "Ho")]
-        assert list(findings.notes) == [f"{read_from}{asked},{answered}"]
+        assert list(findings.notes) == [f"{read_from}{asked},{answered}", f"'text' is not read{no_turn}"]
     for setting in ("label", "labels", "id"):
         for asked, answer in (("prompt", "answer"), ("Prompt", "Answer"), (" prompt", " answer ")):
             conversation, findings = read({asked: "Hi", answer: "no"}, columns=ColumnSettings(**{setting: "answer"}))
             assert conversation.messages == (Message("user", "Hi"),)
             assert f"{read_from}{asked}" in findings.notes
     _, findings = read({"Conversation": "c17", "prompt": "Hi", "response": "Ho"})
-    assert list(findings.notes) == [f"{read_from}prompt,response"]
+    assert list(findings.notes) == [f"{read_from}prompt,response", f"'Conversation' is not read{no_turn}"]
     conversation, _ = read({"conversation": "Customer: Hi"}, role_map=SPOKEN_BY)
     assert conversation.messages == (Message("user", "Hi"),)
     _, findings = read({"messages": TURNS, "system": "Be kind.", "Response": "Ho", "documents": [], "text": "?"})
-    assert "'documents', 'Response' are not read: data.columns.messages names no such turn" in findings.notes
+    assert "'Response', 'documents' are not read: data.columns.messages names no such turn" in findings.notes
     _, findings = read({"messages": TURNS, "response": "Ho"}, columns=ColumnSettings(label="response"))
     assert not findings.notes
     conversation, _ = read({"prompt": "Hi", "response": "Ho"}, columns=ColumnSettings(group="prompt"))
     assert [m.content for m in conversation.messages] == ["Hi", "Ho"]
-    _, findings = read({"text": "Hi", "response": "Ho"})
-    assert list(findings.notes) == [f"{read_from}text", f"'response' is not read{no_turn}"]
-    _, findings = read({"system": "Be kind.", "prompt": "Hi", "response": "Ho"})
-    assert list(findings.notes) == [f"{read_from}system,prompt,response"]
+    _, findings = read({"text": "Hi", "score": "0.1", "a": [1]}, columns=ColumnSettings(label="%policy%"))
+    assert list(findings.notes) == [f"{read_from}text"]
+
+
+@pytest.mark.parametrize(
+    ("names", "meant"),
+    [
+        ("text,prompt,answer", "prompt,answer"),
+        ("text,response", None),
+        ("text,question", "text"),
+        ("prompt,response,output", "prompt,output"),
+        ("instruction,prompt,answer", "instruction,answer"),
+        ("user,assistant,response", "user,response"),
+    ],
+)
+def test_texts_of_which_it_is_not_plain_which_are_turns_are_asked_for(names, meant):
+    row = {name.title(): f"says {name}" for name in names.split(",")}
+    conversation, findings = read(row)
+    assert conversation is None
+    (finding,) = findings.all()
+    assert finding.code == "COLUMN_MISSING"
+    may_be = [name for name in row if name != "User"]
+    named = (
+        f"{', '.join(map(repr, may_be))} may be turns; set data.columns.messages={','.join(may_be[:2])}, one for all"
+    )
+    assert named in finding.problem
+    if meant is not None:
+        conversation, _ = read(row, columns=ColumnSettings(messages=meant))
+        assert [m.content for m in conversation.messages] == [f"says {name}" for name in meant.split(",")]
+
+
+def test_a_name_in_small_letters_comes_before_another_of_the_same_letters():
+    for row in ({"prompt": "real", "response": "r", "Prompt": "t"}, {"PROMPT": "t", "prompt": "real", "response": "r"}):
+        assert read(row)[0].messages[0].content == "real"
+
+
+def test_messages_in_one_of_several_text_columns_are_one_text_and_noted():
+    note = "messages in column 'history', as JSON or as Python prints them, are read as one text"
+    for messages in (
+        json.dumps(TURNS),
+        str([{"id": 1, "role": "user", "content": "Hi"}]),
+        json.dumps({"messages": TURNS}),
+    ):
+        conversation, findings = read(
+            {"history": messages, "response": "Ho"}, columns=ColumnSettings(messages="history,response")
+        )
+        assert conversation.messages == (Message("user", messages), Message("assistant", "Ho"))
+        assert findings.notes[note] == 1
+        _, findings = read(
+            {"history": "[1]", "response": messages[:3]}, columns=ColumnSettings(messages="history,response")
+        )
+        assert not findings.notes
+    for cut in ('[{"id": 1, "role": "user", "content": "H', '{"messages": [{"role": "user", "content": "Hi"}]}'):
+        _, findings = read({"conversation": cut})
+        assert [finding.code for finding in findings.all()] == ["MESSAGES_KIND"]
+
+
+def test_a_system_column_is_the_first_message_before_texts_too():
+    pair = {"prompt": "Hi", "response": "Ho"}
+    for named in ({}, {"messages": "prompt,response"}):
+        conversation, findings = read({"system": "Be kind.", **pair}, columns=ColumnSettings(**named))
+        assert (conversation.messages[0].role, conversation.messages[0].content) == ("system", "Be kind.")
+        assert findings.notes["'system' is read as the first message, before 'prompt,response'"] == 1
+    named = ColumnSettings(messages="system,prompt,response")
+    assert len(read({"system": "Be kind.", **pair}, columns=named)[0].messages) == 3
+    conversation, findings = read({**pair, "text": "all of it"}, columns=named)
+    assert [m.role for m in conversation.messages] == ["user", "assistant"]
 
 
 @pytest.mark.parametrize("names", [("role", "content"), ("from", "value"), ("Role", "Content")])
@@ -347,7 +410,8 @@ def test_every_row_of_a_source_is_read_by_one_form(tmp_path):
             (finding,) = caught.value.findings
             assert (finding.code, finding.count) == ("COLUMN_MISSING", 2)
             assert f"no column '{first}'" in finding.problem
-            assert finding.problem.endswith("set data.columns.messages=NAME, one for all rows of a file")
+            may_be = "'prompt', 'response' may be turns; set data.columns.messages=prompt,response"
+            assert finding.problem.endswith(f"{may_be}, one for all rows of a file")
 
 
 def test_columns_are_found_by_the_first_fifty_rows_together(tmp_path):
@@ -636,6 +700,40 @@ def test_a_line_begins_and_a_speaker_ends_in_other_ways_too(between, colon):
     assert conversation.unsplit == ()
 
 
+def test_speakers_within_one_of_several_text_columns_are_noted():
+    row = {"prompt": "\n\nCustomer: Hi\n\nAgent: Hello\n\nCustomer: Bye\n\nAgent:", "response": "Bye"}
+    conversation, findings = read(row, role_map=SPOKEN_BY)
+    assert conversation.unsplit == ("Customer", "Agent")
+    assert findings.notes[STAYS_WITHIN] == 1
+    assert not read({"prompt": "Hi", "response": "Bye"}, role_map=SPOKEN_BY)[1].notes[STAYS_WITHIN]
+
+
+def test_who_speaks_on_one_line_without_a_sign_between_is_noted():
+    text = "Agent: hello how can I help Customer: my order is late Agent: I will look"
+    conversation, findings = read({"chat": text}, columns=ColumnSettings(messages="chat"), role_map=SPOKEN_BY)
+    assert conversation.unsplit == ("Customer", "Agent")
+    assert findings.notes[STAYS_WITHIN] == 1
+    for plain in ("Agent: ask the Agent: he knows", "Agent: the Customer: who is it?"):
+        assert not read({"chat": plain}, columns=ColumnSettings(messages="chat"), role_map=SPOKEN_BY)[0].unsplit
+
+
+@pytest.mark.parametrize(
+    "lines", ["[Agent]: hi\n[Customer]: hello", "**Agent**: hi", "Rep: hi\nClient: hello", "Agent 1: hi"]
+)
+def test_a_map_of_speakers_none_of_whom_speaks_is_noted(tmp_path, lines):
+    note = "no text is of a speaker of data.role_map, spelt so: 'Customer', 'Agent'"
+    path = tmp_path / "rows.jsonl"
+    settings = DataSettings(columns=ColumnSettings(messages="chat"), role_map=SPOKEN_BY)
+    for chat, noted in (([lines], 1), ([lines, "Agent: hi"], 0), ([[{"role": "user", "content": lines}]], 0)):
+        path.write_text("".join(json.dumps({"chat": text}) + "\n" for text in chat))
+        notes = Counter[str]()
+        assert [row for _, row in stream_conversations(str(path), settings, notes)]
+        assert notes[note] == noted
+    notes.clear()
+    assert [row for _, row in stream_conversations(str(path), DataSettings(columns=settings.columns), notes)]
+    assert not notes
+
+
 @pytest.mark.parametrize(
     "between",
     [
@@ -668,34 +766,47 @@ def test_a_speaker_within_the_turn_of_another_is_noted(between):
         ("customer,agent", "user,assistant"),
         ("agent,customer", "assistant,user"),
         ("context,customer,agent", "user,user,assistant"),
-        ("system,history,asked,answered", "system,user,user,assistant"),
-        ("Agent,asked", "assistant,user"),
-        ("opened,bot,asked", "user,assistant,user"),
-        ("said,human,bot", "assistant,user,assistant"),
-        ("a,b,c,gpt", "user,assistant,user,assistant"),
-        ("a,b,gpt", "assistant,user,assistant"),
-        ("Kundin,reply", "user,assistant"),
-        ("reply,Kundin", "assistant,user"),
-        ("asked,input", "user,user"),
-        ("history,reply", "user,assistant"),
-        ("system,asked", "system,user"),
-        ("document,asked,input", "user,assistant,user"),
+        ("asked,answered,asked_again", "user,assistant,user"),
+        ("history,agent", "user,assistant"),
+        ("system,Kundin,gpt", "system,user,assistant"),
         ("context,system", "user,system"),
         ("observation", "user"),
-        ("a,developer", "user,assistant"),
+        ("bot_response,user_message", "assistant,user"),
+        ("user_input,model_output", "user,assistant"),
+        ("answer_text,Customer says", "assistant,user"),
+        ("answer", "assistant"),
     ],
 )
-def test_who_speaks_in_a_text_column_its_name_says_or_the_turns_beside_it(names, roles):
+def test_who_speaks_in_a_text_column_its_name_says_or_they_take_turns(names, roles):
     row = {name: f"says {name}" for name in names.split(",")}
     conversation, findings = read(row, columns=ColumnSettings(messages=names), role_map={"Kundin": "user"})
     assert [(m.role, m.content) for m in conversation.messages] == list(
         zip(roles.split(","), row.values(), strict=True)
     )
     assert findings.notes["role 'Kundin' is read as user"] == ("Kundin" in row)
-    guessed = {"asked", "answered", "opened", "said", "reply", "a", "b", "c", "developer"} & row.keys()
-    assert len([note for note in findings.notes if note.startswith("column ")]) == len(guessed)
-    if "reply" in row:
-        assert findings.notes["column 'reply' is read as assistant"] == 1
+    assert len([note for note in findings.notes if note.startswith("column ")]) == 3 * names.startswith("asked")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "knowledge,question,answer",
+        "title,text",
+        "reply_text,question",
+        "a,user_reply,system_prompt",
+        "Kundin,reply",
+        "history,reply",
+        "a,developer,bot",
+    ],
+)
+def test_a_column_whose_name_says_nothing_among_others_whose_names_do_is_asked_for(names):
+    row = {name: f"says {name}" for name in names.split(",")}
+    unknown = next(name for name in row if name in ("knowledge", "title", "reply", "reply_text", "a"))
+    conversation, findings = read(row, columns=ColumnSettings(messages=names), role_map={"Kundin": "user"})
+    assert conversation is None
+    (finding,) = findings.all()
+    assert finding.code == "ROLE_UNKNOWN"
+    assert finding.problem.endswith(f"""'data.role_map={{"{unknown}": user}}'""")
 
 
 @pytest.mark.timeout(120)  # ends a search in quadratic time, which would take hours
