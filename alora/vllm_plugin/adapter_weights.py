@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import regex
@@ -22,7 +23,7 @@ _FILE = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 _OF_THE_BASE = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")  # saved by PEFT, and skipped by vLLM
 _LARGEST = 2.0**63  # of a module's scaled product: every layer's norm squares it, in float32
-_PATTERN_S = 0.2  # for one match: a pattern that was received may run for ever
+_MATCHING_S, _LONGEST = 2.0, 10_000  # of all patterns of an adapter, and of one: what was received may run for ever
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,31 @@ def _half(tensor: Any) -> _Half:
     return _Half(tuple(tensor.shape), norm)
 
 
+class _Patterns:
+    """The time that an adapter's patterns have together, in the engine, where every user waits. vLLM runs them by the
+    same module after that."""
+
+    def __init__(self) -> None:
+        self._until = monotonic() + _MATCHING_S
+
+    def left(self, pattern: str) -> float:
+        """Seconds that ``pattern`` may take; TimeoutError for none, ValueError for a pattern too long to compile."""
+        if len(pattern) > _LONGEST:
+            raise ValueError(f"a pattern has {len(pattern)} characters, and {_LONGEST} are run")
+        if (left := self._until - monotonic()) <= 0:
+            raise TimeoutError("regex timed out")
+        return left
+
+
 def _require_fit(halves: Mapping[str, _Half], config: dict[str, Any], shown: str) -> None:
     try:
-        named = _target_matcher(config)
+        patterns = _Patterns()
+        named = _target_matcher(config, patterns)
         for module, pair in _pairs(halves).items():
             if not named(module):
                 raise ValueError(f"target_modules does not name {module}")
-            _require_rank(module, pair, config)
-    except (TypeError, ValueError, TimeoutError, regex.error) as error:
+            _require_rank(module, pair, config, patterns)
+    except (TypeError, ValueError, TimeoutError, RecursionError, regex.error) as error:
         raise AdapterError(
             f"{shown}: {CONFIG} and weights do not fit: {error}; PEFT refuses it or answers otherwise, so export the "
             "adapter again"
@@ -96,38 +114,38 @@ def _pairs(halves: Mapping[str, _Half]) -> dict[str, dict[str, _Half]]:
     return pairs
 
 
-def _target_matcher(config: dict[str, Any]) -> Callable[[str], bool]:
+def _target_matcher(config: dict[str, Any], patterns: _Patterns) -> Callable[[str], bool]:
     """Whether PEFT adapts a module of this path, as ``peft.tuners.tuners_utils.check_target_module_exists``."""
-    targets, excluded = config.get("target_modules") or [], _named(config.get("exclude_modules"))
+    targets, excluded = config.get("target_modules") or [], _named(config.get("exclude_modules"), patterns)
     # all-linear: all but the head, whose weights are judged by name
-    named = (lambda module: True) if targets == "all-linear" else _named(targets)
+    named = (lambda module: True) if targets == "all-linear" else _named(targets, patterns)
     layers = config.get("layers_to_transform")
     layers = [layers] if type(layers) is int else list(layers or [])
     if not layers or isinstance(targets, str):
         return lambda module: named(module) and not excluded(module)
 
     def in_layers(module: str) -> bool:
-        patterns = config.get("layers_pattern") or [r"[^.]*"]
-        for pattern in [patterns] if isinstance(patterns, str) else patterns:
-            if found := regex.match(rf"(?:.*?\.)?(?:{pattern})\.(\d+)\.", module, timeout=_PATTERN_S):
+        of_layers = config.get("layers_pattern") or [r"[^.]*"]
+        for pattern in [of_layers] if isinstance(of_layers, str) else of_layers:
+            if found := regex.match(rf"(?:.*?\.)?(?:{pattern})\.(\d+)\.", module, timeout=patterns.left(pattern)):
                 return int(found[1]) in layers
         return False
 
     return lambda module: (module in targets or (named(module) and in_layers(module))) and not excluded(module)
 
 
-def _named(modules: Any) -> Callable[[str], bool]:
+def _named(modules: Any, patterns: _Patterns) -> Callable[[str], bool]:
     """Whether ``modules``, names or a pattern, name a module of this path."""
     if isinstance(modules, str):
-        return lambda module: regex.fullmatch(modules, module, timeout=_PATTERN_S) is not None
+        return lambda module: regex.fullmatch(modules, module, timeout=patterns.left(modules)) is not None
     names = [str(name) for name in modules or ()]
     endings = tuple(f".{name}" for name in names)
     return lambda module: module in names or module.endswith(endings)
 
 
-def _require_rank(module: str, pair: dict[str, _Half], config: dict[str, Any]) -> None:
-    rank = _by_pattern(config.get("rank_pattern"), module, config.get("r"))
-    alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"))
+def _require_rank(module: str, pair: dict[str, _Half], config: dict[str, Any], patterns: _Patterns) -> None:
+    rank = _by_pattern(config.get("rank_pattern"), module, config.get("r"), patterns)
+    alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"), patterns)
     if type(rank) is not int or rank < 1 or type(alpha) not in (int, float) or not math.isfinite(alpha):
         raise ValueError(f"r is {rank!r} and lora_alpha {alpha!r} for {module}, not a rank and a finite number")
     if (pair["A"].shape[0], pair["B"].shape[1]) != (rank, rank):
@@ -137,9 +155,9 @@ def _require_rank(module: str, pair: dict[str, _Half], config: dict[str, Any]) -
         raise ValueError(f"lora_alpha {alpha:g} makes the product of {module} larger than float32 can compute with")
 
 
-def _by_pattern(patterns: dict[str, Any] | None, module: str, default: Any) -> Any:
+def _by_pattern(by_key: dict[str, Any] | None, module: str, default: Any, patterns: _Patterns) -> Any:
     """As ``peft.utils.other.get_pattern_key``: the first key that matches the end of the module's path."""
-    for key, value in (patterns or {}).items():
-        if regex.match(rf"(.*\.)?({key})$", module, timeout=_PATTERN_S):
+    for key, value in (by_key or {}).items():
+        if regex.match(rf"(.*\.)?({key})$", module, timeout=patterns.left(key)):
             return value
     return default

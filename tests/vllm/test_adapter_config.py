@@ -224,7 +224,8 @@ def test_an_adapter_that_vllm_would_apply_to_more_layers_is_refused(engine, toys
 PREFIX = "base_model.model."
 A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" for half in "AB")
 EMBEDDING = "base_model.model.model.embed_tokens.lora_embedding_A"
-ENDLESS = "([a-z]|[a-z_.0-9])+[XY]"
+ENDLESS = "([a-z]|[a-z_.0-9]|[a-z.])+[XY]"
+SLOW = r"([\w.]*)" * 5 + r"(?!\1)\d\d(?#%d)"  # each match ends, after tens of milliseconds
 NO_PREFIX = "does not begin with 'base_model.model.', or has it more than once"
 NO_LINEAR = "is not a LoRA weight of a linear layer"
 
@@ -243,7 +244,10 @@ NO_LINEAR = "is not a LoRA weight of a linear layer"
         ({"target_modules": ".*q_proj"}, {}, "target_modules does not name"),
         ({"target_modules": ENDLESS}, {}, "regex timed out"),
         ({"rank_pattern": {ENDLESS: 4}}, {}, "regex timed out"),
+        ({"rank_pattern": {SLOW % number: 8 for number in range(400)}}, {}, "regex timed out"),
         ({"rank_pattern": {"(": 4}}, {}, "missing"),
+        ({"rank_pattern": {"(" * 3000 + ")" * 3000: 8}}, {}, "recursion"),
+        ({"exclude_modules": "x|" * 5000 + "y"}, {}, "a pattern has 10001 characters, and 10000 are run"),
         ({}, {EMBEDDING: torch.ones(8, 320)}, NO_LINEAR),
         ({}, {A.replace("_A.weight", "_B.bias"): torch.ones(8)}, NO_LINEAR),
         ({}, {A: torch.ones(8, 64, 1)}, NO_LINEAR),
