@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Sequence
 
 from alora.bundle.light import LightBundle
-from alora.errors import AloraError, one_line
+from alora.errors import AloraError, CheckFailed, ConfigError, one_line
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
 from alora.guard.wire import GuardRequest
 from alora.http import Full, Unreachable, named
@@ -57,6 +57,7 @@ class RemoteReader:
         self._engines = engines
         self._servers = Servers(list(engines), MODELS, lambda url: engines[url].forget())
         self._bundles = {bundle.served_name: bundle for bundle in bundles}
+        self._failed = dict[str, str]()  # adapters that no server gave when they were asked last, and why
 
     def read(self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest) -> AsyncGenerator[Reading, None]:
         """See :class:`~alora.guard.reader.Reader`. A server aborts what nobody waits for."""
@@ -75,12 +76,16 @@ class RemoteReader:
             return await self._engines[url].ask(prefix, self._bundles[item.name], session, **fields)
 
         try:
-            return Reading(index, *await self._servers.first(session, ask))
+            reading = Reading(index, *await self._servers.first(session, ask))
+            self._failed.pop(item.name, None)
+            return reading
         except Unreachable as error:
             raise EngineDead(str(error)) from error
         except Full as error:
             raise Overloaded(str(error)) from error
         except AloraError as error:
+            if isinstance(error, CheckFailed | ConfigError) and item.name in self._bundles:  # not of this request alone
+                self._failed[item.name] = one_line(error)
             return Reading(index, error=one_line(error))
 
     def require_running(self) -> None:
@@ -88,7 +93,11 @@ class RemoteReader:
             raise EngineDead(f"none of the servers answers: {', '.join(map(named, self._engines))}")
 
     def trouble(self) -> str | None:
-        """See :class:`~alora.guard.reader.Reader`."""
+        """See :class:`~alora.guard.reader.Reader`. vLLM forgets the adapters that were loaded while it ran."""
+        if not self._failed:
+            return None
+        name, error = next(iter(self._failed.items()))
+        return f"no server gave an answer of {', '.join(self._failed)} when it was asked last; {name}: {error}"
 
     async def load(self, served: Served, bundle: LightBundle) -> None:
         """See :class:`~alora.guard.reader.Reader`; every server that answers must have loaded it, under its name."""
@@ -106,3 +115,4 @@ class RemoteReader:
     async def unload(self, name: str) -> None:
         """See :class:`~alora.guard.reader.Reader`; on the servers it stays."""
         self._bundles.pop(name, None)
+        self._failed.pop(name, None)

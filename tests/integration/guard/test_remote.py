@@ -202,6 +202,21 @@ def test_an_adapter_that_answers_otherwise_costs_its_own_verdict_alone(app, serv
         assert client.get("/v1/guard/health").status_code == 200
 
 
+def test_health_says_which_adapters_no_server_gives(app, server, bundles):
+    with TestClient(app) as client:
+        assert ask(client).json()["complete"] is True
+        lost = bundles[1].served_name
+        there = server.bundles.pop(lost)  # vLLM was restarted, and loaded it while it ran
+        client.app.state.alora_guard._reader._engines[server.url].forget()
+        assert ask(client).json()["complete"] is False
+        health = client.get("/v1/guard/health").json()
+        assert health["status"] == "ready"
+        assert health["trouble"].startswith(f"no server gave an answer of {lost} when it was asked last; {lost}: ")
+        server.bundles[lost] = there
+        assert ask(client).json()["complete"] is True
+        assert "trouble" not in client.get("/v1/guard/health").json()
+
+
 def test_an_adapter_is_loaded_though_one_server_is_full(server, base, bundles):
     bundle = bundles[0]
     busy = {"error": {"message": "The engine is currently busy and cannot accept new requests."}}
