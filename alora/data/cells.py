@@ -49,37 +49,46 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     if len(missing) == len(names) or _in_place_of(missing, row, {*names} | named_columns(settings.columns)):
         findings.add("COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {_mend(row)}")
         return None
-    values, alone = [row.get(name) for name in names], len(names) == 1
-    cell = values[0] if alone else None
-    if alone and (cell is None or (isinstance(cell, str) and not cell.strip())):
-        return []
-    if isinstance(value := unpacked(cell), list):
-        return value
-    if isinstance(value, str) and (turns := spoken(value, settings.role_map)):
-        return turns
-    printed = isinstance(cell, str) and _PRINTED.match(cell)
-    texts = [(name, index, value) for index, (name, value) in enumerate(zip(names, values, strict=True)) if value]
-    if column != ColumnSettings.messages and not printed and all(isinstance(value, str | None) for value in values):
-        for name in {*names} - {name for name, _, _ in texts} if texts else ():
-            findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
-        for name in _roles_aside(row, settings) if alone else ():
-            findings.notes[f"{name!r} is not read: {GATHER}"] += 1
-        for name in [] if alone else [name for name, _, text in texts if _PRINTED.match(text)]:
-            findings.notes[f"messages in column {name!r}, as JSON or as Python prints them, are read as one text"] += 1
-        roles = _column_roles(names, where, settings, findings)
-        return roles and [{"role": roles[index], "content": text} for _, index, text in texts]
-    kinds = ", ".join(f"{name!r} is {kind(value)}" for name, value in zip(names, values, strict=True))
-    if printed:  # the cell is given apart, so that all such rows are one finding
-        text = "messages as Python prints them, or cut short; write them as JSON, by json.dumps"
-        findings.add("MESSAGES_KIND", where, text, kinds)
-        return None
-    if isinstance(cell, str) and (speaking := unsplit_speakers(cell, settings.role_map)):
+    values = [row.get(name) for name in names]
+    if len(names) == 1:
+        (cell,) = values
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
+            return []
+        if isinstance(value := unpacked(cell), list):
+            return value
+        if isinstance(value, str) and (turns := spoken(value, settings.role_map)):
+            return turns
+        if isinstance(cell, str) and _PRINTED.match(cell):  # given apart, so that all such rows are one finding
+            text = "messages as Python prints them, or cut short; write them as JSON, by json.dumps"
+            findings.add("MESSAGES_KIND", where, text, f"{column!r} is {kind(cell)}")
+            return None
+    if column != ColumnSettings.messages and all(isinstance(value, str | None) for value in values):
+        return _text_turns(row, names, where, settings, findings)
+    if len(names) == 1 and isinstance(values[0], str) and (speaking := unsplit_speakers(values[0], settings.role_map)):
         text = f"{STAYS_ONE} ({listed(speaking)}); cut what stands before the speakers, or name who speaks there"
         findings.add("MESSAGES_KIND", where, text)
         return None
+    kinds = ", ".join(f"{name!r} is {kind(value)}" for name, value in zip(names, values, strict=True))
     hint = " as JSON, by json.dumps" if isinstance(values[0], str) else ""
     findings.add("MESSAGES_KIND", where, f'{kinds}; messages are a list of {{"role": ..., "content": ...}}{hint}')
     return None
+
+
+def _text_turns(
+    row: dict[str, Any], names: Sequence[str], where: str, settings: DataSettings, findings: Findings
+) -> list[dict[str, str]] | None:
+    """Columns of plain texts as turns, and notes on what is missing, or read otherwise than it may be meant."""
+    texts = {name: row[name] for name in names if row.get(name)}
+    for name in [name for name in names if name not in texts] if texts else ():
+        findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
+    for name in _roles_aside(row, settings) if len(names) == 1 else ():
+        findings.notes[f"{name!r} is not read: {GATHER}"] += 1
+    for name in [name for name, text in texts.items() if _PRINTED.match(text)]:
+        findings.notes[f"messages in column {name!r}, as JSON or as Python prints them, are read as one text"] += 1
+    roles = _column_roles(names, where, settings, findings)
+    if roles is None:
+        return None
+    return [{"role": roles[names.index(name)], "content": text} for name, text in texts.items()]
 
 
 def _mend(row: Mapping[str, Any]) -> str:
