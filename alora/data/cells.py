@@ -24,6 +24,7 @@ _SPEAKERS = {alias for alias, role in ALIASES.items() if role in ("user", "assis
 _PRINTED = re.compile(
     r"""\s*(?:\{\s*['"]messages['"]\s*:\s*)?\[\s*\{(?=[^{}\[\]]{0,300}['"](?:role|from|content|value)['"]\s*:)"""
 )
+SHOWN = 8  # columns in a message
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}[.,]{0,2}[ \t])?+"
 _DATE = r"(?:\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d\d(?:\d\d)?)"
@@ -47,7 +48,9 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     missing = [name for name in names if name not in row]
     # One may be left out where nothing is in it, and no other is in its place.
     if len(missing) == len(names) or _in_place_of(missing, row, {*names} | named_columns(settings.columns)):
-        findings.add("COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {_mend(row)}")
+        findings.add(
+            "COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {_mend(row, settings)}"
+        )
         return None
     values = [row.get(name) for name in names]
     if len(names) == 1:
@@ -91,43 +94,52 @@ def _text_turns(
     return [{"role": roles[names.index(name)], "content": text} for name, text in texts.items()]
 
 
-def _mend(row: Mapping[str, Any]) -> str:
+def _mend(row: Mapping[str, Any], settings: DataSettings) -> str:
     """What to do where the columns that are read are not in ``row``."""
     said = {name.strip().lower() for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
     if {"role", "from"} & said and {"content", "value"} & said:
         return GATHER
-    turns = [name for name in row if isinstance(name, str) and name.strip().lower() in _TURNS]
-    may_be = f"{listed(turns)} may be turns; " if len(turns) > 1 else ""
-    return f"{may_be}set data.columns.messages={','.join(turns[:2]) if may_be else 'NAME'}, one for all rows of a file"
+    keys = {name: name.strip().lower() for name in row if isinstance(name, str)}
+    turns = [name for name, key in keys.items() if key in _TURNS and name not in named_columns(settings.columns)]
+    asked, replies = ([name for name in turns if keys[name] in known and " " not in name] for known in (ASKED, REPLIES))
+    if len(turns) < 2:
+        return "set data.columns.messages=NAME, one for all rows of a file"
+    named = f"{asked[0]},{replies[0]}" if len(turns) == len(asked + replies) == 2 and asked and replies else "NAME,NAME"
+    return f"{listed(turns)} may be turns; set data.columns.messages={named}, one for all rows of a file"
 
 
 def _in_place_of(missing: Sequence[str], row: Mapping[str, Any], named: set[str]) -> bool:
     """Whether a column that no setting names holds what may be the turn of one that is missing, by their names."""
     keys = [name.strip().lower() for name in missing]
-    roles = {_TURNS.get(key) for key in keys if key not in (*CONTEXT, "system")}
-    aside = {
-        _TURNS.get(name.strip().lower()) for name in row if isinstance(name, str) and name not in named and row[name]
-    }
-    return bool(aside - {None} and (None in roles or aside & roles))
+    roles = {_speaker(key) for key in keys if key not in (*CONTEXT, "system")}
+    aside = [name for name, value in row.items() if isinstance(name, str) and name not in named and value]
+    turns = {_speaker(key) for name in aside if _is_turn(key := name.strip().lower()) and isinstance(row[name], str)}
+    return bool(turns and (None in roles or turns & roles))
+
+
+def _is_turn(key: str) -> bool:
+    return key in _TURNS or bool(words_of(key) & {*ASKED, *REPLIES} and _speaker(key))
 
 
 def _column_roles(names: Sequence[str], where: str, settings: DataSettings, findings: Findings) -> list[str] | None:
     """Who speaks in each of the text columns: its name or ``data.role_map`` says so, or, where no name does, user and
     assistant take turns."""
-    role_map = settings.role_map
-    known = [role_map.get(name) or _speaker(name.strip().lower()) for name in names]
+    role_map, keys = settings.role_map, [name.strip().lower() for name in names]
+    roles = [role_map.get(name) or _speaker(key) for name, key in zip(names, keys, strict=True)]
     findings.notes.update(role_note(name, role_map[name]) for name in names if name in role_map)
-    if not any(known):
-        by_turns = [("user", "assistant")[index % 2] for index in range(len(names))]
-        for name, role in zip(names, by_turns, strict=True) if len(names) > 1 else ():
-            findings.notes[f"column {shortened(name)} is read as {role}"] += 1
-        return by_turns
-    if None in known:
-        name = names[known.index(None)]
-        text = f"who speaks in column {shortened(name)}? Its name does not say so, and those of other columns do"
-        findings.add("ROLE_UNKNOWN", where, f"{text}; say it: 'data.role_map={{{quoted(name)}: user}}'")
+    unknown = [quoted(name) for name, role in zip(names, roles, strict=True) if role is None]
+    if 0 < len(unknown) < len(names):
+        text = f"who speaks in {' and '.join(unknown)}? Its name does not say so, and those of other columns do"
+        mend = (
+            f"'data.role_map={{{', '.join(f'{name}: ROLE' for name in unknown)}}}', each of user, assistant or system"
+        )
+        findings.add("ROLE_UNKNOWN", where, f"{text}; say it: {mend}")
         return None
-    return [role for role in known if role]
+    found = [role or ("user", "assistant")[index % 2] for index, role in enumerate(roles)]
+    for name, key, role in zip(names, keys, found, strict=True) if len(names) > 1 else ():
+        if name not in role_map and key not in (*_TURNS, *CONTEXT, *ROLES, *_SPEAKERS):
+            findings.notes[f"column {shortened(name)} is read as {role}"] += 1
+    return found
 
 
 def _speaker(key: str) -> str | None:
@@ -136,6 +148,7 @@ def _speaker(key: str) -> str | None:
         return "user"
     for words in ({key}, words_of(key) - {"text"}):
         roles = {_TURNS.get(word) or usual_role(word) for word in words if word not in ALIASES or word in _SPEAKERS}
+        roles |= {"user"} if words & {"input", "query", "request"} else set()  # of a bot, maybe: "model_input"
         if len(roles - {None}) == 1:
             return next(role for role in roles if role)
     return None
@@ -226,7 +239,7 @@ def unpacked(value: Any) -> Any:
 
 def listed(row: Iterable[str]) -> str:
     """The columns of a row, or other keys, for an error message."""
-    return ", ".join(map(shortened, list(row)[:8])) or "no columns"
+    return ", ".join(map(shortened, list(row)[:SHOWN])) or "no columns"
 
 
 def kind(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Which columns a row has: those that the settings name, or the usual ones."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
@@ -8,7 +9,8 @@ from typing import Any
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import ASKED, CONTEXT, REPLIES, listed, named_columns, unpacked, words_of
+from alora.data.cells import ASKED, CONTEXT, REPLIES, SHOWN, listed, named_columns, unpacked, words_of
+from alora.data.formats import Row
 from alora.data.labels import named_alone
 from alora.data.sources import HUB, read_rows
 from alora.errors import DataError
@@ -32,10 +34,10 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
     A note says what was done. One that is named and not there is never replaced: it may be misspelt, and the usual one
     hold something else.
     """
-    spelt, filled, lists = list[dict[str, str]](), set[str](), set[str]()
+    spelt, filled, lists = list[dict[str, str]](), Counter[str](), set[str]()
     for row in rows:
         spelt.append(_spelt(row))
-        filled |= {low for low, name in spelt[-1].items() if row[name]}
+        filled.update(low for low, name in spelt[-1].items() if isinstance(row[name], str) and row[name].strip())
         lists |= {name for name in LISTS if name in spelt[-1] and isinstance(unpacked(row[spelt[-1][name]]), list)}
     # A label is no turn; a group may be rows of one text.
     others = {name.strip().lower() for name in named_columns(replace(columns, messages="", group=None))}
@@ -48,7 +50,9 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
         forms = {named: None}
         if key == "messages" and named == usual.messages:  # a text under a list's name may be an id, so it comes last
             there = {*chain(*turns)}
-            texts = _texts(there) or _texts(there & filled)
+            texts = _texts(there) or _texts(
+                {low for low in there if filled[low] > len(spelt) / 10}
+            )  # and not now and then
             forms |= dict.fromkeys((*(name for name in LISTS if name in lists), *texts, *LISTS))
         found = (
             ",".join(own[name] for name in names)
@@ -83,14 +87,28 @@ def _texts(names: Collection[str]) -> list[str]:
     return ["prompt"] if asked == ["prompt"] and not replies else []
 
 
-def first_rows(source: str) -> Iterator[dict[str, Any]]:
-    """Those by which the columns of ``source`` are found: the first 50, as a dump without nulls leaves empty ones out.
+def may_be_texts(row: Mapping[str, Any]) -> bool:
+    """Whether ``row`` has several of the usual text columns, be it plain or not which of them are the turns."""
+    return len(_spelt(row).keys() & {*ASKED, *REPLIES, "text"}) > 1
 
-    None of a data set of the hub, whose rows all have the same, nor of what cannot be read: whoever reads it says why.
-    """
+
+def first_rows(source: str) -> list[dict[str, Any]]:
+    """Those by which the columns of a file are found; none of what cannot be read: whoever reads it says why."""
+    found = []
     with contextlib.suppress(DataError):
-        rows = read_rows(source, Findings()) if not source.startswith(HUB) else ()
-        yield from (value for _, value in islice(rows, _FIRST) if isinstance(value, dict))
+        for _, value in islice(read_rows(source, Findings()), _FIRST):
+            found += [value] if isinstance(value, dict) else []
+    return found
+
+
+def with_first_rows(source: str, findings: Findings) -> tuple[list[dict[str, Any]], Iterator[Row]]:
+    """Those by which the columns of ``source`` are found, and all of its rows. A file is read anew for them, so that
+    its unreadable rows are told in their place; a data set of the hub, which has none, is loaded once."""
+    rows = read_rows(source, findings)
+    if not source.startswith(HUB):
+        return first_rows(source), rows
+    head = list(islice(rows, _FIRST))
+    return [value for _, value in head], chain(head, rows)
 
 
 def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, findings: Findings) -> None:
@@ -103,17 +121,22 @@ def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, fin
 
 def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> None:
     """A note on what may be a turn and is not read: next to texts any other, next to a list those with such a name."""
-    if not all(name in row for name in columns.messages.split(",")):
+    if not any(name in row for name in columns.messages.split(",")):
         return
     plain = isinstance(row.get(columns.messages, ""), str) and POLICY_PLACE not in columns.label
-    taken, left = named_columns(columns) | {"system", "policy"}, []
+    taken, by_name, others = named_columns(columns), [], []
     for low, name in _spelt(row).items():
         words = words_of(low)
-        by_name = words & _WORDS and words.isdisjoint(("id", "label")) and not isinstance(row[name], int | float)
-        left += [name] * bool(by_name or (plain and isinstance(row[name], str)))
-    if left := [name for name in left if name not in taken]:
+        if name in taken or low in ("system", "policy"):
+            continue
+        if words & _WORDS and words.isdisjoint(("id", "label")) and not isinstance(row[name], int | float):
+            by_name.append(name)
+        elif plain and isinstance(row[name], str | None):
+            others.append(name)
+    if left := by_name + others:
         are = "are" if len(left) > 1 else "is"
-        findings.notes[f"{listed(left)} {are} not read: data.columns.messages names no such turn"] = 1
+        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        findings.notes[f"{listed(left)}{more} {are} not read: data.columns.messages names no such turn"] = 1
 
 
 def own_columns(settings: DataSettings, row: Mapping[str, Any], findings: Findings) -> DataSettings:

@@ -10,11 +10,19 @@ from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.cells import note_unspoken, unpacked
-from alora.data.columns import find_columns, first_rows, note_unread, own_columns, require_seen
+from alora.data.columns import (
+    find_columns,
+    first_rows,
+    may_be_texts,
+    note_unread,
+    own_columns,
+    require_seen,
+    with_first_rows,
+)
 from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
 from alora.data.labels import row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
-from alora.data.sources import Source, read_rows
+from alora.data.sources import Source
 from alora.data.spool import Spool
 from alora.errors import DataError
 from alora.findings import ERROR, Finding, Findings, located
@@ -163,13 +171,13 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
         line, _, rest = start.partition(b"\n")
         if start.startswith(b"{"):
             return rest.lstrip().startswith(b"{") and isinstance(parse_json(line.decode()), dict)
-        rows = list(first_rows(source))
+        rows = first_rows(source)
         if not rows or not rows[0].keys().isdisjoint(("role", "from")):
             return False
         named, found = settings.columns.messages, find_columns(settings.columns, rows, Findings()).messages
-        # A message of another dialect may have these, too.
-        alone = found != named and found.lower() in ("text", "prompt")
-        return not alone and any(name in row for row in rows for name in found.split(","))
+        if found != named and found.lower() in ("text", "prompt"):  # a message of another dialect may have these, too
+            return False
+        return may_be_texts(rows[0]) or any(name in row for row in rows for name in found.split(","))
     return False
 
 
@@ -227,20 +235,19 @@ def _conversations(
     source: str, settings: DataSettings, findings: Findings
 ) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
     """For each row of one source: where it stands, its value, the settings with its columns, and its conversation."""
-    found, plain, seen = None, False, set[str]()
-    for where, value in read_rows(source, findings):
-        if found is None and isinstance(value, dict):
-            first = list(first_rows(source)) or [value]
-            found = replace(settings, columns=find_columns(settings.columns, first, findings))
-            plain = not any(isinstance(unpacked(row.get(found.columns.messages)), list) for row in first)
-        own = found or settings
+    first, rows = with_first_rows(source, findings)
+    found = replace(settings, columns=find_columns(settings.columns, first, findings))
+    plain = not any(isinstance(unpacked(row.get(found.columns.messages)), list) for row in first)
+    seen = set[str]()
+    for where, value in rows:
+        own = found
         if isinstance(value, dict):
             if not value.keys() <= seen and settings.columns.messages == ColumnSettings.messages:
-                note_unread(own.columns, value, findings)
+                note_unread(found.columns, value, findings)
             seen |= value.keys()
-            own = own_columns(own, value, findings)
+            own = own_columns(found, value, findings)
         yield where, value, own, conversation_of(value, where, own, findings)
-    require_seen((found or settings).columns, seen, source, findings)
+    require_seen(found.columns, seen, source, findings)
     if plain and settings.role_map:
         note_unspoken(settings.role_map, findings)
 

@@ -602,6 +602,14 @@ def test_a_hub_data_set_with_class_numbers(tmp_path):
         read(f"hub:{tmp_path}/saved:test", columns=columns)
 
 
+def test_the_columns_of_a_hub_data_set_are_found_by_its_first_rows(tmp_path):
+    rows = {"conversations": [None, row()["messages"]], "text": ["a", "b"], "label": ["ok", "ok"]}
+    datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / "data")
+    found = [item for _, item in stream_conversations(f"hub:{tmp_path / 'data'}")]
+    assert [isinstance(item, Rejected) for item in found] == [True, False]
+    assert roles(found[1].conversation) == ["user"]
+
+
 def test_a_hub_data_set_from_a_folder_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "set").mkdir()
@@ -820,6 +828,7 @@ TURN = {"role": "user", "content": "Hi"}
         ([{"from": "human", "value": "Hi"}], False),
         ([{"speaker": "ann", "text": "Hi"}], False),
         ([{"content": "Hi"}], False),
+        ([{"prompt": "Hi", "response": "Ho", "answer": "Hey"}], True),
         ([], False),
         (["Hi"], False),
     ],

@@ -253,7 +253,7 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
 @pytest.mark.parametrize(
     ("names", "meant"),
     [
-        ("text,prompt,answer", "prompt,answer"),
+        ("answer,text,prompt", "prompt,answer"),
         ("text,response", None),
         ("text,question", "text"),
         ("prompt,response,output", "prompt,output"),
@@ -268,13 +268,62 @@ def test_texts_of_which_it_is_not_plain_which_are_turns_are_asked_for(names, mea
     (finding,) = findings.all()
     assert finding.code == "COLUMN_MISSING"
     may_be = [name for name in row if name != "User"]
-    named = (
-        f"{', '.join(map(repr, may_be))} may be turns; set data.columns.messages={','.join(may_be[:2])}, one for all"
-    )
-    assert named in finding.problem
+    assert f"{', '.join(map(repr, may_be))} may be turns; set data.columns.messages=NAME,NAME, one" in finding.problem
     if meant is not None:
         conversation, _ = read(row, columns=ColumnSettings(messages=meant))
         assert [m.content for m in conversation.messages] == [f"says {name}" for name in meant.split(",")]
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "named"),
+    [
+        ({"question": "a", "answer": "yes"}, {"label": "answer"}, "NAME"),
+        ({"prompt": "a", "answer": "b", "response": "c"}, {"group": "answer"}, "prompt,response"),
+        ({"prompt": "a", "agent": "anna"}, {"messages": "prompt,response"}, "NAME"),
+        ({" prompt": "a", "response ": "b"}, {"messages": "conversations"}, "NAME,NAME"),
+        ({"answer": "b", "question": "a"}, {"messages": "conversations"}, "question,answer"),
+    ],
+)
+def test_what_is_said_of_missing_columns_names_no_label_and_no_two_of_a_kind(row, columns, named):
+    known, findings = DataSettings(columns=ColumnSettings(**columns)), Findings()
+    assert conversation_of(row, "f:1", known, findings) is None
+    assert findings.all()[0].problem.endswith(f"set data.columns.messages={named}, one for all rows of a file")
+
+
+def test_a_column_that_is_filled_now_and_then_leaves_the_turns_plain(tmp_path):
+    pair, path = {"prompt": "a", "response": "b"}, tmp_path / "rows.jsonl"
+    for more, codes in (
+        ([{"answer": "c"}], {None}),
+        ([{"answer": 3}] * 30, {None}),
+        ([{"answer": " "}] * 30, {None}),
+        ([{"answer": "c"}] * 10, {"COLUMN_MISSING"}),
+    ):
+        path.write_text(
+            "".join(json.dumps(row) + "\n" for row in [pair | it for it in more] + [pair] * (60 - len(more)))
+        )
+        rows = [row for _, row in stream_conversations(str(path))]
+        assert {row.findings[0].code if isinstance(row, Rejected) else None for row in rows} == codes
+
+
+def test_a_note_names_what_may_be_a_turn_first_and_how_many_more_there_are(tmp_path):
+    row = {f"tag{number}": "x" for number in range(9)} | {"prompt": "a", "model_output": "b"}
+    _, findings = read(row)
+    shown = "'model_output', 'tag0', 'tag1', 'tag2', 'tag3', 'tag4', 'tag5', 'tag6' and 2 more are not read"
+    assert f"{shown}: data.columns.messages names no such turn" in findings.notes
+    path, notes = tmp_path / "rows.jsonl", Counter[str]()
+    rows = [{"prompt": "a", "context": "c"}, {"prompt": "a", "response": "b", "story": None}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row for _, row in stream_conversations(str(path), None, notes)]
+    assert notes["'context' is not read: data.columns.messages names no such turn"] == 1
+    assert notes["'story' is not read: data.columns.messages names no such turn"] == 1
+
+
+def test_a_reply_under_another_name_is_no_reply_left_out(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "a", "response": "b"}, {"prompt": "a", "bot_response": "b"}, {"prompt": "a", "model": "m"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = [row for _, row in stream_conversations(str(path))]
+    assert [isinstance(row, Rejected) for row in found] == [False, True, False]
 
 
 def test_a_name_in_small_letters_comes_before_another_of_the_same_letters():
@@ -784,7 +833,10 @@ def test_who_speaks_in_a_text_column_its_name_says_or_they_take_turns(names, rol
         zip(roles.split(","), row.values(), strict=True)
     )
     assert findings.notes["role 'Kundin' is read as user"] == ("Kundin" in row)
-    assert len([note for note in findings.notes if note.startswith("column ")]) == 3 * names.startswith("asked")
+    guessed = [f"column {name!r} is read as {role}" for name, role in zip(row, roles.split(","), strict=True)]
+    plain = ("history", "customer", "agent", "system", "Kundin", "gpt", "context", "answer", "observation")
+    wanted = {note for note, name in zip(guessed, row, strict=True) if name not in plain}
+    assert {note for note in findings.notes if note.startswith("column ")} == wanted
 
 
 @pytest.mark.parametrize(
@@ -793,7 +845,8 @@ def test_who_speaks_in_a_text_column_its_name_says_or_they_take_turns(names, rol
         "knowledge,question,answer",
         "title,text",
         "reply_text,question",
-        "a,user_reply,system_prompt",
+        "system_prompt,question",
+        "model_input,question",
         "Kundin,reply",
         "history,reply",
         "a,developer,bot",
@@ -801,12 +854,13 @@ def test_who_speaks_in_a_text_column_its_name_says_or_they_take_turns(names, rol
 )
 def test_a_column_whose_name_says_nothing_among_others_whose_names_do_is_asked_for(names):
     row = {name: f"says {name}" for name in names.split(",")}
-    unknown = next(name for name in row if name in ("knowledge", "title", "reply", "reply_text", "a"))
+    known = ("question", "answer", "text", "Kundin", "history", "bot")
+    unknown = ", ".join(f'"{name}": ROLE' for name in row if name not in known)
     conversation, findings = read(row, columns=ColumnSettings(messages=names), role_map={"Kundin": "user"})
     assert conversation is None
     (finding,) = findings.all()
     assert finding.code == "ROLE_UNKNOWN"
-    assert finding.problem.endswith(f"""'data.role_map={{"{unknown}": user}}'""")
+    assert finding.problem.endswith(f"'data.role_map={{{unknown}}}', each of user, assistant or system")
 
 
 @pytest.mark.timeout(120)  # ends a search in quadratic time, which would take hours
