@@ -174,14 +174,20 @@ def _summarise(records: Sequence["JobRecord"]) -> None:
         say(f"lowest validation loss: job {min(measured)[1]}")
 
 
+_DOCTOR = "install alora with its packages (pip install alora-toolkit); alora doctor says which do not load"
+
+
 def _surroundings(error: BaseException) -> str | None:
     """A message for faults of the machine rather than the program: disk, permissions, memory."""
     text = " ".join(str(error).split())
     if isinstance(error, OSError):
         file = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or text or type(error).__name__
-        remedy = _REMEDIES.get(error.errno or 0, "choose a path that can be read and written")
-        return f"{file[:300]}{reason}; {remedy}"
+        is_library = error.errno is None and error.filename is None and ".so" in text
+        other = _DOCTOR if is_library else "choose a path that can be read and written"
+        return f"{file[:300]}{reason}; {_REMEDIES.get(error.errno or 0, other)}"
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] != "alora":
+        return f"{text[:300]}; {_DOCTOR}"
     if isinstance(error, UnicodeEncodeError) or "embedded null byte" in text:
         return f"a name that no file can have ({text[:200]}); give another"
     if any(sign in text for sign in _DISK_SIGNS):

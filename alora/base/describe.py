@@ -108,4 +108,6 @@ def unreadable(source: str | None, error: BaseException) -> str:
     remedy = "check base.source, or take base=smollm2"
     if source is not None and (source == DEFAULT_BASE or is_gguf(source)):
         remedy = f"remove its folder from {cache_root() / 'bases'}, and the next call makes it again"
+    if isinstance(error, ImportError):
+        remedy = "install what is missing; alora doctor says which of alora's packages do not load"
     return f"base {source!r} cannot be loaded: {first_line(error)}; {remedy}"

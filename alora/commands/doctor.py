@@ -26,6 +26,7 @@ from alora.errors import CheckFailed, one_line
 from alora.notes import note
 from alora.serving.plugin import WAITING, ask_plugin
 
+_TOLD = ("torch", "transformers")  # of which other lines say whether they load
 _TORCH_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")
 _EXTRAS = {
     "baselines": "the standard-LoRA baseline through TRL",
@@ -86,6 +87,9 @@ def _package_findings() -> list[Fault]:
             state = "not installed" if found is None else f"{found}, alora needs {requirement.specifier}"
             remedy = f"pip install '{requirement.name}{requirement.specifier}'"
             findings.append(Fault(f"{requirement.name} is {state}", remedy, broken=not extra))
+        elif extra is None and requirement.name not in _TOLD and (fault := _imported(_module(requirement.name))[1]):
+            remedy = f"pip install --force-reinstall '{requirement.name}{requirement.specifier}'"
+            findings.append(Fault(f"{requirement.name} {found} does not load ({fault})", remedy, broken=True))
     for extra in sorted(missing_extras & _EXTRAS.keys()):
         findings.append(Fault(f"no {_EXTRAS[extra]}", f"pip install 'alora-toolkit[{extra}]'"))
     for name in _TORCH_COMPANIONS:
@@ -95,11 +99,17 @@ def _package_findings() -> list[Fault]:
     return findings
 
 
+def _module(package: str) -> str:
+    """What is imported of a package."""
+    name = package.lower()
+    return {"hydra-core": "hydra", "scikit-learn": "sklearn", "pyyaml": "yaml"}.get(name, name.replace("-", "_"))
+
+
 def _imported(name: str) -> tuple[Any, str | None]:
     """A module, or why it cannot be had."""
     try:
         return importlib.import_module(name), None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return None, one_line(error)
 
 

@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.cells import ASKED, CONTEXT, REPLIES, SHOWN, listed, named_columns, unpacked, words_of
-from alora.data.formats import Row
+from alora.data.formats import CHUNK, UTF8_BOM, Row, parse_json
 from alora.data.labels import named_alone
 from alora.data.sources import HUB, read_rows
 from alora.errors import DataError
@@ -87,11 +88,6 @@ def _texts(names: Collection[str]) -> list[str]:
     return ["prompt"] if asked == ["prompt"] and not replies else []
 
 
-def may_be_texts(row: Mapping[str, Any]) -> bool:
-    """Whether ``row`` has several of the usual text columns, be it plain or not which of them are the turns."""
-    return len(_spelt(row).keys() & {*ASKED, *REPLIES, "text"}) > 1
-
-
 def first_rows(source: str) -> list[dict[str, Any]]:
     """Those by which the columns of a file are found; none of what cannot be read: whoever reads it says why."""
     found = []
@@ -109,6 +105,28 @@ def with_first_rows(source: str, findings: Findings) -> tuple[list[dict[str, Any
         return first_rows(source), rows
     head = list(islice(rows, _FIRST))
     return [value for _, value in head], chain(head, rows)
+
+
+def holds_rows(source: str, settings: DataSettings) -> bool:
+    """Whether a .json file is lines of objects, or an array of rows, and not one conversation: its first item has their
+    columns."""
+    if not (source.lower().endswith(".json") and Path(source).is_file()):
+        return False
+    with contextlib.suppress(OSError, ValueError, RecursionError):  # the reader of conversations says why
+        with Path(source).open("rb") as stream:
+            start = stream.read(CHUNK).removeprefix(UTF8_BOM).lstrip()
+        line, _, rest = start.partition(b"\n")
+        if start.startswith(b"{"):
+            return rest.lstrip().startswith(b"{") and isinstance(parse_json(line.decode()), dict)
+        rows = first_rows(source)
+        if not rows or not rows[0].keys().isdisjoint(("role", "from")):
+            return False
+        several = len(_spelt(rows[0]).keys() & {*ASKED, *REPLIES, "text"}) > 1  # be it plain or not which are the turns
+        named, found = settings.columns.messages, find_columns(settings.columns, rows, Findings()).messages
+        if found != named and found.lower() in ("text", "prompt"):  # a message of another dialect may have these, too
+            return False
+        return several or any(name in row for row in rows for name in found.split(","))
+    return False
 
 
 def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, findings: Findings) -> None:

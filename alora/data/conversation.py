@@ -1,6 +1,5 @@
 """Labelled conversations: the typed rows, and how the rows of any source become them."""
 
-import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,14 +11,12 @@ from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.cells import note_unspoken, unpacked
 from alora.data.columns import (
     find_columns,
-    first_rows,
-    may_be_texts,
     note_unread,
     own_columns,
     require_seen,
     with_first_rows,
 )
-from alora.data.formats import CHUNK, CUT_SHORT, UTF8_BOM, parse_json, shortened
+from alora.data.formats import CUT_SHORT, parse_json, shortened
 from alora.data.labels import row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
 from alora.data.sources import Source
@@ -158,27 +155,6 @@ def parse_conversation(
 def _unskipped(settings: DataSettings | None) -> DataSettings:
     """``settings`` without ``skip_empty``: each row has a verdict, or a reason why not."""
     return replace(settings or DataSettings(), skip_empty=False)
-
-
-def holds_rows(source: str, settings: DataSettings) -> bool:
-    """Whether a .json file is lines of objects, or an array of rows, and not one conversation: its first item has their
-    columns."""
-    if not (source.lower().endswith(".json") and Path(source).is_file()):
-        return False
-    with contextlib.suppress(OSError, ValueError, RecursionError):  # the reader of conversations says why
-        with Path(source).open("rb") as stream:
-            start = stream.read(CHUNK).removeprefix(UTF8_BOM).lstrip()
-        line, _, rest = start.partition(b"\n")
-        if start.startswith(b"{"):
-            return rest.lstrip().startswith(b"{") and isinstance(parse_json(line.decode()), dict)
-        rows = first_rows(source)
-        if not rows or not rows[0].keys().isdisjoint(("role", "from")):
-            return False
-        named, found = settings.columns.messages, find_columns(settings.columns, rows, Findings()).messages
-        if found != named and found.lower() in ("text", "prompt"):  # a message of another dialect may have these, too
-            return False
-        return may_be_texts(rows[0]) or any(name in row for row in rows for name in found.split(","))
-    return False
 
 
 @dataclass(frozen=True)

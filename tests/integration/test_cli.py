@@ -96,6 +96,14 @@ def test_unknown_verb_like_nothing_lists_all(capsys):
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: tried 8 bytes"), 2, "training=low_memory"),
         (MemoryError(), 2, "out of memory"),
         (ZeroDivisionError("division by zero"), 3, "internal error: ZeroDivisionError: division by zero"),
+        (
+            ModuleNotFoundError("No module named 'hydra'", name="hydra"),
+            2,
+            "No module named 'hydra'; install alora with",
+        ),
+        (ImportError("libfoo.so: cannot open shared object file"), 2, "alora doctor says which do not load"),
+        (OSError("libtorch.so: undefined symbol: x"), 2, "libtorch.so: undefined symbol: x; install alora with its"),
+        (ImportError("cannot import name 'x'", name="alora.prompt"), 3, "internal error: ImportError: cannot import"),
     ],
 )
 def test_each_kind_of_error_has_its_code_and_message(error, exit_code, words, capsys, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,12 +36,18 @@ def test_planted_faults_are_found_and_fail(tmp_path: Path):
         "raise RuntimeError('operator torchvision::nms does not exist')\n"
     )
     (tmp_path / "file").write_text("in the way")
+    (tmp_path / "peft.py").write_text("raise ImportError('libfoo.so: cannot open')\n")
+    (tmp_path / "gguf.py").write_text("raise SystemExit(7)\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "ALORA_CACHE": str(tmp_path / "file" / "cache")}
     command = [sys.executable, "-m", "alora", "doctor"]  # a fresh one: nothing is imported yet
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert result.returncode == 1
     assert "torchvision 0.99 does not load (operator torchvision::nms does not exist)" in result.stdout
     assert "pip uninstall torchvision" in result.stdout
+    assert re.search(
+        r"peft \S+ does not load \(libfoo.so: cannot open\); pip install --force-reinstall 'peft<", result.stdout
+    )
+    assert re.search(r"gguf \S+ does not load \(7\)", result.stdout)
     assert "set ALORA_CACHE to a folder of yours" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
 

@@ -19,11 +19,11 @@ import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data import formats, parquet, sources
+from alora.data.columns import holds_rows
 from alora.data.conversation import (
     Conversation,
     Message,
     Rejected,
-    holds_rows,
     read_conversation,
     read_labelled,
     read_multilabelled,
