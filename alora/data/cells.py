@@ -21,9 +21,7 @@ ASKED, REPLIES = ("prompt", "instruction", "question"), ("response", "completion
 _TURNS = {**dict.fromkeys((*ASKED, "text"), "user"), **dict.fromkeys((*REPLIES, "agent"), "assistant")}
 _SPEAKERS = {alias for alias, role in ALIASES.items() if role in ("user", "assistant")}
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
-_PRINTED = re.compile(
-    r"""\s*(?:\{\s*['"]messages['"]\s*:\s*)?\[\s*\{(?=[^{}\[\]]{0,300}['"](?:role|from|content|value)['"]\s*:)"""
-)
+_PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 SHOWN = 8  # columns in a message
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}[.,]{0,2}[ \t])?+"
@@ -112,13 +110,10 @@ def _in_place_of(missing: Sequence[str], row: Mapping[str, Any], named: set[str]
     """Whether a column that no setting names holds what may be the turn of one that is missing, by their names."""
     keys = [name.strip().lower() for name in missing]
     roles = {_speaker(key) for key in keys if key not in (*CONTEXT, "system")}
-    aside = [name for name, value in row.items() if isinstance(name, str) and name not in named and value]
-    turns = {_speaker(key) for name in aside if _is_turn(key := name.strip().lower()) and isinstance(row[name], str)}
-    return bool(turns and (None in roles or turns & roles))
-
-
-def _is_turn(key: str) -> bool:
-    return key in _TURNS or bool(words_of(key) & {*ASKED, *REPLIES} and _speaker(key))
+    aside = {
+        _TURNS.get(name.strip().lower()) for name in row if isinstance(name, str) and name not in named and row[name]
+    }
+    return bool(aside - {None} and (None in roles or aside & roles))
 
 
 def _column_roles(names: Sequence[str], where: str, settings: DataSettings, findings: Findings) -> list[str] | None:
@@ -130,9 +125,8 @@ def _column_roles(names: Sequence[str], where: str, settings: DataSettings, find
     unknown = [quoted(name) for name, role in zip(names, roles, strict=True) if role is None]
     if 0 < len(unknown) < len(names):
         text = f"who speaks in {' and '.join(unknown)}? Its name does not say so, and those of other columns do"
-        mend = (
-            f"'data.role_map={{{', '.join(f'{name}: ROLE' for name in unknown)}}}', each of user, assistant or system"
-        )
+        mapped = ", ".join(f"{name}: ROLE" for name in unknown)
+        mend = f"'data.role_map={{{mapped}}}', each of user, assistant, system or tool"
         findings.add("ROLE_UNKNOWN", where, f"{text}; say it: {mend}")
         return None
     found = [role or ("user", "assistant")[index % 2] for index, role in enumerate(roles)]

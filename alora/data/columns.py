@@ -51,9 +51,9 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
         forms = {named: None}
         if key == "messages" and named == usual.messages:  # a text under a list's name may be an id, so it comes last
             there = {*chain(*turns)}
-            texts = _texts(there) or _texts(
-                {low for low in there if filled[low] > len(spelt) / 10}
-            )  # and not now and then
+            texts = _texts(there) or _texts({low for low in there if filled[low] > len(spelt) / 10})  # not now and then
+            if texts == ["prompt"] and any(filled[low] for low in there & {*REPLIES}):
+                texts = []
             forms |= dict.fromkeys((*(name for name in LISTS if name in lists), *texts, *LISTS))
         found = (
             ",".join(own[name] for name in names)
@@ -169,7 +169,7 @@ def own_columns(settings: DataSettings, row: Mapping[str, Any], findings: Findin
     named = {columns.label, *(columns.label.replace(POLICY_PLACE, policy) for policy in row.get("labels") or ())}
     if named.isdisjoint(row) and (columns.labels not in row or named_alone(columns)):
         changes |= {"label": usual.label, "labels": usual.labels}
-    if columns.id not in row:
+    if columns.id not in row and columns.id != usual.id:
         changes["id"] = usual.id
     if columns.group is not None and columns.group not in row:
         changes["group"] = None

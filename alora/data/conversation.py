@@ -222,6 +222,7 @@ def _conversations(
                 note_unread(found.columns, value, findings)
             seen |= value.keys()
             own = own_columns(found, value, findings)
+            plain = plain and own is found
         yield where, value, own, conversation_of(value, where, own, findings)
     require_seen(found.columns, seen, source, findings)
     if plain and settings.role_map:

@@ -116,7 +116,8 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
     text, speaking = row.get(columns.messages, ""), dict[str, None]()  # none of its own where texts have columns each
     whole = [message.content for message in complete] == [text]
     if isinstance(text, str) and settings.role_map and not isinstance(unpacked(text), list):
-        speaking |= dict.fromkeys(it for m in complete for it in unsplit_speakers(m.content, settings.role_map))
+        speakers = [name for name in settings.role_map if name not in columns.messages.split(",")]
+        speaking |= dict.fromkeys(it for m in complete for it in unsplit_speakers(m.content, speakers))
         findings.notes.update([STAYS_ONE if whole else STAYS_WITHIN] * bool(speaking))
     complete = reader.system_first(row, complete)
     return Conversation(where if name is None else str(name), complete, tuple(speaking))

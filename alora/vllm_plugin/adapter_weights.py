@@ -77,7 +77,7 @@ class _Patterns:
         if len(pattern) > _LONGEST:
             raise ValueError(f"a pattern has {len(pattern)} characters, and {_LONGEST} are run")
         if (left := self._until - monotonic()) <= 0:
-            raise TimeoutError("regex timed out")
+            raise TimeoutError
         return left
 
 
@@ -89,7 +89,12 @@ def _require_fit(halves: Mapping[str, _Half], config: dict[str, Any], shown: str
             if not named(module):
                 raise ValueError(f"target_modules does not name {module}")
             _require_rank(module, pair, config, patterns)
-    except (TypeError, ValueError, TimeoutError, RecursionError, regex.error) as error:
+    except TimeoutError as error:
+        raise AdapterError(
+            f"{shown}: the patterns of {CONFIG} do not match within {_MATCHING_S:g} s, in which all requests wait; "
+            "name the modules by fewer or simpler ones"
+        ) from error
+    except (TypeError, ValueError, RecursionError, regex.error) as error:
         raise AdapterError(
             f"{shown}: {CONFIG} and weights do not fit: {error}; PEFT refuses it or answers otherwise, so export the "
             "adapter again"

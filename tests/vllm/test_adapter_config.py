@@ -226,6 +226,7 @@ A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" f
 EMBEDDING = "base_model.model.model.embed_tokens.lora_embedding_A"
 ENDLESS = r"([\w.]*)" * 9 + r"(?!\1)\d\d"
 SLOW = r"([\w.]*)" * 5 + r"(?!\1)\d\d(?#%d)"  # each match ends, after tens of milliseconds
+TOO_SLOW = "do not match within 2 s"
 NO_PREFIX = "does not begin with 'base_model.model.', or has it more than once"
 NO_LINEAR = "is not a LoRA weight of a linear layer"
 
@@ -242,9 +243,9 @@ NO_LINEAR = "is not a LoRA weight of a linear layer"
         ({"target_modules": ["x_proj"]}, {}, "target_modules does not name"),
         ({"target_modules": None}, {}, "target_modules does not name"),
         ({"target_modules": ".*q_proj"}, {}, "target_modules does not name"),
-        ({"target_modules": ENDLESS}, {}, "regex timed out"),
-        ({"rank_pattern": {ENDLESS: 4}}, {}, "regex timed out"),
-        ({"rank_pattern": {SLOW % number: 8 for number in range(400)}}, {}, "regex timed out"),
+        ({"target_modules": ENDLESS}, {}, TOO_SLOW),
+        ({"rank_pattern": {ENDLESS: 4}}, {}, TOO_SLOW),
+        ({"rank_pattern": {SLOW % number: 8 for number in range(400)}}, {}, TOO_SLOW),
         ({"rank_pattern": {"(": 4}}, {}, "missing"),
         ({"rank_pattern": {"(" * 3000 + ")" * 3000: 8}}, {}, "recursion"),
         ({"exclude_modules": "x|" * 5000 + "y"}, {}, "a pattern has 10001 characters, and 10000 are run"),
@@ -258,7 +259,7 @@ NO_LINEAR = "is not a LoRA weight of a linear layer"
         ({"layers_to_transform": 0}, {}, "does not name model.layers.1"),
         ({"layers_to_transform": [0, 1], "layers_pattern": "blocks"}, {}, "does not name model.layers"),
         ({"layers_to_transform": ["0", "1"]}, {}, "does not name model.layers"),
-        ({"layers_to_transform": [0, 1], "layers_pattern": ENDLESS}, {}, "TimeoutError|timed out"),
+        ({"layers_to_transform": [0, 1], "layers_pattern": ENDLESS}, {}, TOO_SLOW),
         ({"exclude_modules": ["v_proj"]}, {}, "does not name .*v_proj"),
         ({"exclude_modules": r".*layers\.0.*"}, {}, "does not name model.layers.0"),
         ({"lora_alpha": math.nan}, {}, "lora_alpha nan"),
@@ -272,7 +273,7 @@ def test_an_alora_whose_weights_do_not_fit_its_configuration_is_refused(toys, tm
     odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
     edit_config(str(odd), **changes)
     save_file(load_file(odd / "adapter_model.safetensors") | tensors, odd / "adapter_model.safetensors")
-    with pytest.raises(AdapterError, match=f"do not fit: .*{said}"):
+    with pytest.raises(AdapterError, match=said if said == TOO_SLOW else f"do not fit: .*{said}"):
         Records().read(str(odd))
     edit_config(str(odd), alora_invocation_tokens=None)
     assert not Records().read(str(odd)).config.is_alora, "plain LoRA is vLLM's own business"

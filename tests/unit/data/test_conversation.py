@@ -420,6 +420,10 @@ def test_rows_of_alora_generate_are_read_next_to_a_users_own(tmp_path, named):
     ]
     chats, generated = jsonl(tmp_path, theirs, name="chats.jsonl"), jsonl(tmp_path, *made, name="train.jsonl")
     rows = read_labelled([chats, generated], DataSettings(columns=ColumnSettings(**named)), POLICY)
+    notes = Counter[str]()
+    settings = DataSettings(columns=ColumnSettings(**named), role_map={"Agent": "assistant"})
+    assert len([*stream_conversations(generated, settings, notes)]) == 2
+    assert not [note for note in notes if note.startswith("no text")]
     assert [item.labels["p"] for item in rows] == ["ok", "violation", "ok"]
     assert [item.conversation.messages[0].content for item in rows] == ["a", "c", "d"]
 

@@ -297,6 +297,7 @@ def test_a_column_that_is_filled_now_and_then_leaves_the_turns_plain(tmp_path):
         ([{"answer": 3}] * 30, {None}),
         ([{"answer": " "}] * 30, {None}),
         ([{"answer": "c"}] * 10, {"COLUMN_MISSING"}),
+        ([{"response": ""}] * 47 + [{"response": "", "answer": "c"}] * 3, {"COLUMN_MISSING"}),
     ):
         path.write_text(
             "".join(json.dumps(row) + "\n" for row in [pair | it for it in more] + [pair] * (60 - len(more)))
@@ -318,12 +319,14 @@ def test_a_note_names_what_may_be_a_turn_first_and_how_many_more_there_are(tmp_p
     assert notes["'story' is not read: data.columns.messages names no such turn"] == 1
 
 
-def test_a_reply_under_another_name_is_no_reply_left_out(tmp_path):
-    path = tmp_path / "rows.jsonl"
+def test_a_reply_left_out_may_have_columns_about_it(tmp_path):
+    path, notes = tmp_path / "rows.jsonl", Counter[str]()
     rows = [{"prompt": "a", "response": "b"}, {"prompt": "a", "bot_response": "b"}, {"prompt": "a", "model": "m"}]
+    rows.append({"prompt": "a", "response_id": "r1", "answer_type": "x"})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = [row for _, row in stream_conversations(str(path))]
-    assert [isinstance(row, Rejected) for row in found] == [False, True, False]
+    found = [row for _, row in stream_conversations(str(path), None, notes)]
+    assert not [row for row in found if isinstance(row, Rejected)]
+    assert notes["'bot_response' is not read: data.columns.messages names no such turn"] == 1
 
 
 def test_a_name_in_small_letters_comes_before_another_of_the_same_letters():
@@ -333,11 +336,7 @@ def test_a_name_in_small_letters_comes_before_another_of_the_same_letters():
 
 def test_messages_in_one_of_several_text_columns_are_one_text_and_noted():
     note = "messages in column 'history', as JSON or as Python prints them, are read as one text"
-    for messages in (
-        json.dumps(TURNS),
-        str([{"id": 1, "role": "user", "content": "Hi"}]),
-        json.dumps({"messages": TURNS}),
-    ):
+    for messages in (json.dumps(TURNS), str(TURNS)):
         conversation, findings = read(
             {"history": messages, "response": "Ho"}, columns=ColumnSettings(messages="history,response")
         )
@@ -347,9 +346,16 @@ def test_messages_in_one_of_several_text_columns_are_one_text_and_noted():
             {"history": "[1]", "response": messages[:3]}, columns=ColumnSettings(messages="history,response")
         )
         assert not findings.notes
-    for cut in ('[{"id": 1, "role": "user", "content": "H', '{"messages": [{"role": "user", "content": "Hi"}]}'):
-        _, findings = read({"conversation": cut})
-        assert [finding.code for finding in findings.all()] == ["MESSAGES_KIND"]
+    pasted = '[{"id": 1, "value": 3}] what is wrong with this?'
+    assert read({"text": pasted})[0].messages == (Message("user", pasted),)
+
+
+def test_a_map_of_columns_is_no_map_of_speakers_in_them():
+    columns, role_map = ColumnSettings(messages="knowledge,question,answer"), {"knowledge": "user"}
+    row = {"knowledge": "a", "question": "knowledge: b", "answer": "c"}
+    conversation, findings = read(row, columns=columns, role_map=role_map)
+    assert conversation.unsplit == ()
+    assert findings.notes == {"role 'knowledge' is read as user": 1}
 
 
 def test_a_system_column_is_the_first_message_before_texts_too():
@@ -860,7 +866,7 @@ def test_a_column_whose_name_says_nothing_among_others_whose_names_do_is_asked_f
     assert conversation is None
     (finding,) = findings.all()
     assert finding.code == "ROLE_UNKNOWN"
-    assert finding.problem.endswith(f"'data.role_map={{{unknown}}}', each of user, assistant or system")
+    assert finding.problem.endswith(f"'data.role_map={{{unknown}}}', each of user, assistant, system or tool")
 
 
 @pytest.mark.timeout(120)  # ends a search in quadratic time, which would take hours
