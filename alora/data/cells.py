@@ -204,8 +204,9 @@ def role_note(name: Any, role: str) -> str:
 
 
 def note_unspoken(role_map: Mapping[str, str], findings: Findings) -> None:
-    """A note where none of the texts that were read is of a speaker of ``role_map``."""
-    if not any(role_note(name, role) in findings.notes for name, role in role_map.items()):
+    """A note where no text that was read is of a speaker of ``role_map``, and none is told to have one within it."""
+    told = {STAYS_ONE, STAYS_WITHIN, *(role_note(name, role) for name, role in role_map.items())}
+    if told.isdisjoint(findings.notes):
         findings.notes[f"no text is of a speaker of data.role_map, spelt so: {listed(role_map)}"] += 1
 
 
