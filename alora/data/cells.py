@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from alora.config.arguments import quoted
@@ -20,6 +21,7 @@ CONTEXT = ("context", "input", "history", "document", "documents", "passage", "r
 ASKED, REPLIES = ("prompt", "instruction", "question"), ("response", "completion", "output", "answer", "assistant")
 _TURNS = {**dict.fromkeys((*ASKED, "text"), "user"), **dict.fromkeys((*REPLIES, "agent"), "assistant")}
 _SPEAKERS = {alias for alias, role in ALIASES.items() if role in ("user", "assistant")}
+_PLAIN = {*_TURNS, *CONTEXT, *ROLES, *_SPEAKERS}  # names of columns that say who speaks, so that no note need
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
 _PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 SHOWN = 8  # columns in a message
@@ -45,7 +47,9 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     names = [column] if column in row else column.split(",")
     missing = [name for name in names if name not in row]
     # One may be left out where nothing is in it, and no other is in its place.
-    if len(missing) == len(names) or _in_place_of(missing, row, {*names} | named_columns(settings.columns)):
+    if missing and (
+        len(missing) == len(names) or _in_place_of(missing, row, {*names} | named_columns(settings.columns))
+    ):
         findings.add(
             "COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {_mend(row, settings)}"
         )
@@ -131,11 +135,12 @@ def _column_roles(names: Sequence[str], where: str, settings: DataSettings, find
         return None
     found = [role or ("user", "assistant")[index % 2] for index, role in enumerate(roles)]
     for name, key, role in zip(names, keys, found, strict=True) if len(names) > 1 else ():
-        if name not in role_map and key not in (*_TURNS, *CONTEXT, *ROLES, *_SPEAKERS):
+        if name not in role_map and key not in _PLAIN:
             findings.notes[f"column {shortened(name)} is read as {role}"] += 1
     return found
 
 
+@lru_cache  # it is asked for the same columns in each row
 def _speaker(key: str) -> str | None:
     """The role of a column by its name, or by its words (``bot_response``). A tool's aliases count in lists alone."""
     if key in CONTEXT:

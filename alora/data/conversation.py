@@ -9,13 +9,7 @@ from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.cells import note_unspoken, unpacked
-from alora.data.columns import (
-    find_columns,
-    note_unread,
-    own_columns,
-    require_seen,
-    with_first_rows,
-)
+from alora.data.columns import find_columns, note_unread, own_columns, require_seen, with_first_rows
 from alora.data.formats import CUT_SHORT, parse_json, shortened
 from alora.data.labels import row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
