@@ -98,10 +98,10 @@ def _text_turns(
 
 def _mend(row: Mapping[str, Any], settings: DataSettings) -> str:
     """What to do where the columns that are read are not in ``row``."""
-    said = {name.strip().lower() for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
+    keys = {name: key_of(name) for name in row if isinstance(name, str)}
+    said = {key for name, key in keys.items() if isinstance(row[name], str)}
     if {"role", "from"} & said and {"content", "value"} & said:
         return GATHER
-    keys = {name: name.strip().lower() for name in row if isinstance(name, str)}
     turns = [name for name, key in keys.items() if key in _TURNS and name not in named_columns(settings.columns)]
     asked, replies = ([name for name in turns if keys[name] in known and " " not in name] for known in (ASKED, REPLIES))
     if len(turns) < 2:
@@ -112,18 +112,16 @@ def _mend(row: Mapping[str, Any], settings: DataSettings) -> str:
 
 def _in_place_of(missing: Sequence[str], row: Mapping[str, Any], named: set[str]) -> bool:
     """Whether a column that no setting names holds what may be the turn of one that is missing, by their names."""
-    keys = [name.strip().lower() for name in missing]
+    keys = [key_of(name) for name in missing]
     roles = {_speaker(key) for key in keys if key not in (*CONTEXT, "system")}
-    aside = {
-        _TURNS.get(name.strip().lower()) for name in row if isinstance(name, str) and name not in named and row[name]
-    }
+    aside = {_TURNS.get(key_of(name)) for name in row if isinstance(name, str) and name not in named and row[name]}
     return bool(aside - {None} and (None in roles or aside & roles))
 
 
 def _column_roles(names: Sequence[str], where: str, settings: DataSettings, findings: Findings) -> list[str] | None:
     """Who speaks in each of the text columns: its name or ``data.role_map`` says so, or, where no name does, user and
     assistant take turns."""
-    role_map, keys = settings.role_map, [name.strip().lower() for name in names]
+    role_map, keys = settings.role_map, [key_of(name) for name in names]
     roles = [role_map.get(name) or _speaker(key) for name, key in zip(names, keys, strict=True)]
     findings.notes.update(role_note(name, role_map[name]) for name in names if name in role_map)
     unknown = [quoted(name) for name, role in zip(names, roles, strict=True) if role is None]
@@ -153,6 +151,11 @@ def _speaker(key: str) -> str | None:
     return None
 
 
+def key_of(name: str) -> str:
+    """A name as it is compared: in any capitals, blanks around it or none."""
+    return name.strip().lower()
+
+
 def words_of(name: str) -> set[str]:
     """The words of a column's name, each as it is and without a plural's s."""
     return {form for word in re.findall(r"[^\W\d_]+", name.lower()) for form in (word, word.removesuffix("s"))}
@@ -160,7 +163,7 @@ def words_of(name: str) -> set[str]:
 
 def _roles_aside(row: dict[str, Any], settings: DataSettings) -> list[str]:
     """The columns that say who speaks in a row, as in an export with one message a row."""
-    names = [name for name in row if isinstance(name, str) and name.strip().lower() in ("role", "from")]
+    names = [name for name in row if isinstance(name, str) and key_of(name) in ("role", "from")]
     roles = [(name, row[name]) for name in names if name not in named_columns(settings.columns)]
     return [name for name, role in roles if isinstance(role, str) and role_of(role, settings.role_map)]
 
@@ -222,7 +225,7 @@ def role_of(name: str, role_map: Mapping[str, str]) -> str | None:
 
 def usual_role(name: str) -> str | None:
     """The role that ``name`` stands for without a setting."""
-    known = name.strip().lower()
+    known = key_of(name)
     known = ALIASES.get(known, known)
     return known if known in ROLES else None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import ASKED, CONTEXT, REPLIES, SHOWN, listed, named_columns, unpacked, words_of
+from alora.data.cells import ASKED, CONTEXT, REPLIES, SHOWN, key_of, listed, named_columns, unpacked, words_of
 from alora.data.formats import CHUNK, UTF8_BOM, Row, parse_json
 from alora.data.labels import named_alone
 from alora.data.sources import HUB, read_rows
@@ -41,7 +41,7 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
         filled.update(low for low, name in spelt[-1].items() if isinstance(row[name], str) and row[name].strip())
         lists |= {name for name in LISTS if name in spelt[-1] and isinstance(unpacked(row[spelt[-1][name]]), list)}
     # A label is no turn; a group may be rows of one text.
-    others = {name.strip().lower() for name in named_columns(replace(columns, messages="", group=None))}
+    others = {key_of(name) for name in named_columns(replace(columns, messages="", group=None))}
     turns = [{low: name for low, name in own.items() if low not in others} for own in spelt]
     usual, changes = ColumnSettings(), dict[str, str]()
     for key in ("messages", "label", "labels", "id"):
@@ -71,9 +71,7 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
 def _spelt(row: Mapping[str, Any]) -> dict[str, str]:
     """The names of ``row`` by themselves in small letters; one that is written so comes before others."""
     names = [name for name in row if isinstance(name, str)]
-    return {name.strip().lower(): name for name in names} | {
-        name: name for name in names if name == name.strip().lower()
-    }
+    return {key_of(name): name for name in names} | {name: name for name in names if name == key_of(name)}
 
 
 def _texts(names: Collection[str]) -> list[str]:

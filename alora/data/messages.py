@@ -10,6 +10,7 @@ from alora.data.cells import (
     ROLES,
     STAYS_ONE,
     STAYS_WITHIN,
+    key_of,
     kind,
     listed,
     named_columns,
@@ -136,7 +137,7 @@ class _Reader:
     def system_first(self, row: dict[str, Any], messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The messages behind the row's ``system``, where Anthropic, Bedrock and LLaMA-Factory have it."""
         columns = self._settings.columns
-        names = [name for name in row if isinstance(name, str) and name.strip().lower() == "system" and row[name]]
+        names = [name for name in row if isinstance(name, str) and key_of(name) == "system" and row[name]]
         name = "system" if "system" in names or not names else names[0]
         system = row.get(name)
         if isinstance(parts := unpacked(system), list):
