@@ -24,6 +24,7 @@ from alora.vllm_plugin.refusals import RefusedPrompt, RefusedRequest, core_decid
 from alora.weights import ASKED_WEIGHTS
 
 _NOT_CHECKED = "the engine was not checked when it started"
+_SHOWN = 20  # of an invocation's tokens in a refusal
 _engines_here: list[weakref.ref[Any]] = []
 
 
@@ -48,8 +49,9 @@ def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
         raise RefusedPrompt(f"aLoRA adapter {name!r} cannot run on a prompt that is streamed in: send it whole")
     index = last_occurrence(_searchable_ids(request, name), tokens)
     if index is None:
+        shown = ", ".join(map(str, tokens[:_SHOWN])) + ", ..." * (len(tokens) > _SHOWN)
         raise RefusedPrompt(
-            f"aLoRA adapter {name!r}: its invocation tokens {list(tokens)} are not in the prompt "
+            f"aLoRA adapter {name!r}: its invocation tokens [{shown}] are not in the prompt "
             f"({len(request.prompt_token_ids)} tokens), so nothing would be adapted; end the prompt with the adapter's "
             "own instruction, and check that it is not truncated away"
         )

@@ -5,6 +5,7 @@ leaves it out. An aLoRA whose two disagree would answer, and not as PEFT does.
 """
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ _FILE = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 _OF_THE_BASE = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")  # saved by PEFT, and skipped by vLLM
 _LARGEST = 2.0**63  # of a module's scaled product: every layer's norm squares it, in float32
-_MATCHING_S, _LONGEST = 2.0, 10_000  # of all patterns of an adapter, and of one: what was received may run for ever
+_MATCHING_S, _LONGEST = 2.0, 10_000  # of all names of an adapter, and of one: what was received may run for ever
+# What regex writes out many times as it compiles, before any limit of time, or reads otherwise than PEFT's re.
+_COSTLY = re.compile(r"\)[+{]|\{(?!\d{1,2}(?:,\d{0,2})?\})|\(\?(?!:|<?[=!])|\[\[|\(\*")
 
 
 @dataclass(frozen=True)
@@ -65,36 +68,48 @@ def _half(tensor: Any) -> _Half:
     return _Half(tuple(tensor.shape), norm)
 
 
-class _Patterns:
-    """The time that an adapter's patterns have together, in the engine, where every user waits. vLLM runs them by the
-    same module after that."""
+class _Matching:
+    """The time that an adapter's names and patterns have together, in the engine, where every user waits. vLLM runs the
+    patterns by the same module after that."""
 
     def __init__(self) -> None:
-        self._until = monotonic() + _MATCHING_S
+        self._until, self._compiled = monotonic() + _MATCHING_S, dict[tuple[str, str], Any]()
 
-    def left(self, pattern: str) -> float:
-        """Seconds that ``pattern`` may take; TimeoutError for none, ValueError for a pattern too long to compile."""
-        if len(pattern) > _LONGEST:
-            raise ValueError(f"a pattern has {len(pattern)} characters, and {_LONGEST} are run")
+    def left(self, name: str) -> float:
+        """Seconds that ``name``, or a pattern, may take; TimeoutError for none, ValueError for one that is too long."""
+        if len(name) > _LONGEST:
+            raise ValueError(f"a name has {len(name)} characters, and {_LONGEST} are read")
         if (left := self._until - monotonic()) <= 0:
             raise TimeoutError
         return left
 
+    def match(self, form: str, pattern: str, module: str) -> Any:
+        """Where ``pattern`` as part of ``form`` matches the beginning of ``module``; ValueError for one that may take
+        any memory to compile."""
+        left = self.left(pattern)
+        if (form, pattern) not in self._compiled:
+            if costly := _COSTLY.search(re.sub(r"\\.", "_", pattern, flags=re.DOTALL)):
+                raise ValueError(f"a pattern has {costly[0]!r}; give plain groups, sets, and counts up to 99")
+            re.compile(pattern)  # PEFT's
+            self._compiled[form, pattern] = regex.compile(form.format(pattern))
+        return self._compiled[form, pattern].match(module, timeout=left)
+
 
 def _require_fit(halves: Mapping[str, _Half], config: dict[str, Any], shown: str) -> None:
     try:
-        patterns = _Patterns()
-        named = _target_matcher(config, patterns)
+        matching = _Matching()
+        named = _target_matcher(config, matching)
         for module, pair in _pairs(halves).items():
+            matching.left(module)
             if not named(module):
                 raise ValueError(f"target_modules does not name {module}")
-            _require_rank(module, pair, config, patterns)
+            _require_rank(module, pair, config, matching)
     except TimeoutError as error:
         raise AdapterError(
-            f"{shown}: the patterns of {CONFIG} do not match within {_MATCHING_S:g} s, in which all requests wait; "
-            "name the modules by fewer or simpler ones"
+            f"{shown}: the names and patterns of {CONFIG} do not match within {_MATCHING_S:g} s, in which all requests "
+            "wait; name the modules by fewer or simpler ones"
         ) from error
-    except (TypeError, ValueError, RecursionError, regex.error) as error:
+    except (TypeError, ValueError, RecursionError, MemoryError, re.error, regex.error) as error:
         raise AdapterError(
             f"{shown}: {CONFIG} and weights do not fit: {error}; PEFT refuses it or answers otherwise, so export the "
             "adapter again"
@@ -119,38 +134,43 @@ def _pairs(halves: Mapping[str, _Half]) -> dict[str, dict[str, _Half]]:
     return pairs
 
 
-def _target_matcher(config: dict[str, Any], patterns: _Patterns) -> Callable[[str], bool]:
+def _target_matcher(config: dict[str, Any], matching: _Matching) -> Callable[[str], bool]:
     """Whether PEFT adapts a module of this path, as ``peft.tuners.tuners_utils.check_target_module_exists``."""
-    targets, excluded = config.get("target_modules") or [], _named(config.get("exclude_modules"), patterns)
+    targets, excluded = config.get("target_modules") or [], _named(config.get("exclude_modules"), matching)
     # all-linear: all but the head, whose weights are judged by name
-    named = (lambda module: True) if targets == "all-linear" else _named(targets, patterns)
+    named = (lambda module: True) if targets == "all-linear" else _named(targets, matching)
     layers = config.get("layers_to_transform")
-    layers = [layers] if type(layers) is int else list(layers or [])
+    layers = {layers} if type(layers) is int else {*(layers or ())}
     if not layers or isinstance(targets, str):
         return lambda module: named(module) and not excluded(module)
+    whole = {*map(str, targets)}
 
     def in_layers(module: str) -> bool:
         of_layers = config.get("layers_pattern") or [r"[^.]*"]
         for pattern in [of_layers] if isinstance(of_layers, str) else of_layers:
-            if found := regex.match(rf"(?:.*?\.)?(?:{pattern})\.(\d+)\.", module, timeout=patterns.left(pattern)):
+            if found := matching.match(r"(?:.*?\.)?(?:{})\.(\d+)\.", pattern, module):
                 return int(found[1]) in layers
         return False
 
-    return lambda module: (module in targets or (named(module) and in_layers(module))) and not excluded(module)
+    return lambda module: (module in whole or (named(module) and in_layers(module))) and not excluded(module)
 
 
-def _named(modules: Any, patterns: _Patterns) -> Callable[[str], bool]:
+def _named(modules: Any, matching: _Matching) -> Callable[[str], bool]:
     """Whether ``modules``, names or a pattern, name a module of this path."""
     if isinstance(modules, str):
-        return lambda module: regex.fullmatch(modules, module, timeout=patterns.left(modules)) is not None
-    names = [str(name) for name in modules or ()]
-    endings = tuple(f".{name}" for name in names)
-    return lambda module: module in names or module.endswith(endings)
+        return lambda module: matching.match(r"(?:{})\Z", modules, module) is not None
+    names = {*map(str, modules or ())}
+
+    def ends_with_name(module: str) -> bool:
+        parts = module.split(".")
+        return any(".".join(parts[index:]) in names for index in range(len(parts)))
+
+    return ends_with_name
 
 
-def _require_rank(module: str, pair: dict[str, _Half], config: dict[str, Any], patterns: _Patterns) -> None:
-    rank = _by_pattern(config.get("rank_pattern"), module, config.get("r"), patterns)
-    alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"), patterns)
+def _require_rank(module: str, pair: dict[str, _Half], config: dict[str, Any], matching: _Matching) -> None:
+    rank = _by_pattern(config.get("rank_pattern"), module, config.get("r"), matching)
+    alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"), matching)
     if type(rank) is not int or rank < 1 or type(alpha) not in (int, float) or not math.isfinite(alpha):
         raise ValueError(f"r is {rank!r} and lora_alpha {alpha!r} for {module}, not a rank and a finite number")
     if (pair["A"].shape[0], pair["B"].shape[1]) != (rank, rank):
@@ -160,9 +180,9 @@ def _require_rank(module: str, pair: dict[str, _Half], config: dict[str, Any], p
         raise ValueError(f"lora_alpha {alpha:g} makes the product of {module} larger than float32 can compute with")
 
 
-def _by_pattern(by_key: dict[str, Any] | None, module: str, default: Any, patterns: _Patterns) -> Any:
+def _by_pattern(by_key: dict[str, Any] | None, module: str, default: Any, matching: _Matching) -> Any:
     """As ``peft.utils.other.get_pattern_key``: the first key that matches the end of the module's path."""
     for key, value in (by_key or {}).items():
-        if regex.match(rf"(.*\.)?({key})$", module, timeout=patterns.left(key)):
+        if matching.match(r"(.*\.)?({})$", key, module):
             return value
     return default

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from alora.errors import AdapterError
-from alora.vllm_plugin import activation_source, compat, refusals
+from alora.vllm_plugin import activation_source, adapter_weights, compat, refusals
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here, read_config
 from alora.vllm_plugin.adapter_record import Records
 from tests.vllm.toy_engine import lora_request
@@ -225,7 +225,7 @@ PREFIX = "base_model.model."
 A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" for half in "AB")
 EMBEDDING = "base_model.model.model.embed_tokens.lora_embedding_A"
 ENDLESS = r"([\w.]*)" * 9 + r"(?!\1)\d\d"
-SLOW = r"([\w.]*)" * 5 + r"(?!\1)\d\d(?#%d)"  # each match ends, after tens of milliseconds
+SLOW = r"([\w.]*)" * 5 + r"(?!\1)\d\d(?:%d)?"  # each match ends, after tens of milliseconds
 TOO_SLOW = "do not match within 2 s"
 NO_PREFIX = "does not begin with 'base_model.model.', or has it more than once"
 NO_LINEAR = "is not a LoRA weight of a linear layer"
@@ -248,7 +248,12 @@ NO_LINEAR = "is not a LoRA weight of a linear layer"
         ({"rank_pattern": {SLOW % number: 8 for number in range(400)}}, {}, TOO_SLOW),
         ({"rank_pattern": {"(": 4}}, {}, "missing"),
         ({"rank_pattern": {"(" * 3000 + ")" * 3000: 8}}, {}, "recursion"),
-        ({"exclude_modules": "x|" * 5000 + "y"}, {}, "a pattern has 10001 characters, and 10000 are run"),
+        ({"exclude_modules": "x|" * 5000 + "y"}, {}, "a name has 10001 characters, and 10000 are read"),
+        ({"rank_pattern": {"a{3000000}": 8}}, {}, "a pattern has '{'"),
+        ({"target_modules": "(?:" * 14 + "a{2}" + "){2}" * 14}, {}, r"a pattern has '\){'"),
+        ({"alpha_pattern": {"(?:" * 60 + "a" + ")+" * 60: 8}}, {}, r"a pattern has '\)\+'"),
+        ({"alpha_pattern": {"(?:(?R)?.)*": 8}}, {}, r"a pattern has '\(\?'"),
+        ({"rank_pattern": {"[[:alpha:]]_proj": 8}}, {}, r"a pattern has '\[\['"),
         ({}, {EMBEDDING: torch.ones(8, 320)}, NO_LINEAR),
         ({}, {A.replace("_A.weight", "_B.bias"): torch.ones(8)}, NO_LINEAR),
         ({}, {A: torch.ones(8, 64, 1)}, NO_LINEAR),
@@ -279,11 +284,20 @@ def test_an_alora_whose_weights_do_not_fit_its_configuration_is_refused(toys, tm
     assert not Records().read(str(odd)).config.is_alora, "plain LoRA is vLLM's own business"
 
 
+def test_names_have_a_limit_of_time_as_patterns_have(toys, tmp_path, monkeypatch):
+    """A million names, and twenty thousand modules to find in them."""
+    monkeypatch.setattr(adapter_weights, "_MATCHING_S", 0)
+    named = write_adapter(tmp_path / "named", toys.base, INVOCATION, seed=1, targets=["q_proj"])
+    with pytest.raises(AdapterError, match=r"the names and patterns of .* do not match within 0 s"):
+        Records().read(named)
+
+
 @pytest.mark.parametrize(
     "how",
     [
         {"targets": "all-linear"},
         {"targets": r".*\.self_attn\.(q|v)_proj"},
+        {"targets": r"^(?!.*visual)(?:model\.)?layers\.\d{1,2}\..+[qv]_proj$"},
         {"targets": ["layers.1.mlp.up_proj", "model.layers.0.self_attn.q_proj"]},
         {"rank_pattern": {r"layers\.0\..*q_proj": 4, "down_proj": 12}, "alpha_pattern": {"v_proj": 64}},
         {"targets": ["q_proj", "v_proj"], "layers_to_transform": [1]},

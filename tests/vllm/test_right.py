@@ -90,6 +90,9 @@ def test_an_embedded_position_is_no_invocation_token():
         find_activation(request, "a", INVOCATION)
     zeros = SimpleNamespace(prompt_token_ids=[4, 0, 5, 0], prompt_is_token_ids=[True, True, True, False])
     assert find_activation(zeros, "a", (0,)) == 1, "0 is a token like any other"
+    with pytest.raises(AdapterError) as refused:
+        find_activation(zeros, "a", range(1_000_000))
+    assert len(str(refused.value)) < 400, "each prompt of a hostile adapter is answered"
 
 
 def test_a_prompt_that_is_streamed_in_is_refused():
