@@ -5,7 +5,7 @@ Of several policies each is evaluated on its own rows, and has a page of its own
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from alora.commands.output import report_file, report_file_in, say, say_json, ta
 from alora.commands.run_pages import say_doubts, write_page
 from alora.commands.run_rows import measured_settings, read_for, read_noted, trained_rows
 from alora.config.describe import without_effect
-from alora.config.schema import DataSettings, Recipe
+from alora.config.schema import DataSettings, EvaluationSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
 from alora.data.splits import known_rows, read_shared_rows
 from alora.errors import AloraError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.baselines import calibrated
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import render_overview
@@ -38,6 +39,16 @@ from alora.prompt.render import Renderer
 from alora.verdict import OperatingPoint
 
 Rows = Sequence[LabelledConversation]
+
+
+@dataclass(frozen=True)
+class _Taught:
+    """What a bag of words is fitted on, and how: training rows, and validation rows for its operating point, if any."""
+
+    train: Rows
+    validation: Rows = ()
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    seed: int = 0
 
 
 def run(recipe: Recipe) -> int:
@@ -62,12 +73,12 @@ def run(recipe: Recipe) -> int:
     left_out.require_some(subjects)
     for name, error in left_out.items():
         note(f"{name} is left out: {error}")
-    train, known, not_train = _training_rows(recipe, artifact, data, policies)
+    taught, known, not_train = _training_rows(recipe, artifact, data, policies)
     for name in sorted(not_train.keys() & subjects.keys()):
         note(f"{name}: no bag of words: {not_train[name]}")
     going = [subject for name, subject in subjects.items() if name not in left_out]
     shorten = IN_ARTIFACT if artifact.bundles or artifact.run else IN_RECIPE
-    judged = _evaluate(recipe, going, rows, train, known_rows(rows, known), shorten)
+    judged = _evaluate(recipe, going, rows, taught, known_rows(rows, known), shorten)
     evaluations = [evaluation for one in judged for evaluation in one.evaluations]
     _write(recipe, file, pages, judged, subjects, data)
     if recipe.json:
@@ -84,13 +95,13 @@ def _rows(source: Source | None, data: DataSettings, policies: Sequence[Policy])
 
 def _training_rows(
     recipe: Recipe, artifact: Artifact, data: DataSettings, policies: Sequence[Policy]
-) -> tuple[Rows, Rows, LeftOut]:
+) -> tuple[_Taught, Rows, LeftOut]:
     """``data.train`` of the command; else what the artifact's run trained on, where that is still to be had. And the
     rows that the adapters know: the run's own, whatever the command says, or ``data.train`` where there is no run."""
     run = saved_run(artifact)
     if run is None:
         rows, unread = _rows(data.train, data, policies)
-        return rows, rows, unread
+        return _Taught(rows), rows, unread
     others = data.train is None or (data.train != run.data.train and "data.train" in recipe.said)
     own, held, unread = [], [], LeftOut()
     try:
@@ -98,15 +109,18 @@ def _training_rows(
     except AloraError as error:
         if not others:
             note(f"no bag of words: {error}")
-    rows, unread = _rows(data.train, data, policies) if others else (own, unread)
-    return rows, [*own, *held], unread
+    if others:
+        rows, unread = _rows(data.train, data, policies)
+        return _Taught(rows), [*own, *held], unread
+    as_in_run = replace(run.evaluation, bootstrap=recipe.evaluation.bootstrap)
+    return _Taught(own, held, as_in_run, run.training.seed), [*own, *held], unread
 
 
 def _evaluate(
     recipe: Recipe,
     subjects: Sequence[Subject],
     rows: Rows,
-    train: Rows,
+    taught: _Taught,
     trained_on: Mapping[str, int],
     in_long_rows: str,
 ) -> list[Judged]:
@@ -118,13 +132,13 @@ def _evaluate(
     with Scorer(base, [subject.weights for subject in subjects]) as scorer:
         policies = [subject.require_policy() for subject in subjects]
         predictions = predict(scorer, renderer, policies, list(suffixes.values()), rows)
-    judged, taught = [], known_rows(rows, train)
+    judged, fitted_on = [], known_rows(rows, taught.train)
     for subject, predicted in zip(subjects, predictions, strict=True):
         if len(predicted.label_ids_N) == 0:
             note(f"{predicted.policy.id}: no test row is labelled for it, so it is left out")
             continue
         known = trained_on[predicted.policy.id]
-        baseline = _baseline(recipe, predicted.policy, train, rows, taught[predicted.policy.id])
+        baseline = _baseline(recipe, predicted.policy, taught, rows, fitted_on[predicted.policy.id])
         methods = [_of_adapter(recipe, subject, predicted, known), *baseline]
         asked = {"test": [row for row in rows if predicted.policy.id in row.labels]}
         judged.append(Judged(predicted.policy, methods, asked))
@@ -179,18 +193,24 @@ def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions, traine
     return Scored(found, {"test": predicted})
 
 
-def _baseline(recipe: Recipe, policy: Policy, train: Rows, rows: Rows, taught: int) -> list[Scored]:
-    """The bag of words, where there are rows to fit it on; uncalibrated."""
-    if not any(policy.id in row.labels for row in train):
+def _baseline(recipe: Recipe, policy: Policy, taught: _Taught, rows: Rows, fitted_on: int) -> list[Scored]:
+    """The bag of words, where there are rows to fit it on, calibrated as in ``alora train`` where it can be."""
+    if not any(policy.id in row.labels for row in taught.train):
         return []
     try:
-        baseline = fit_bag_of_words(policy, train)
+        baseline = fit_bag_of_words(policy, taught.train, taught.seed)
     except DataError as error:
         note(f"no bag of words: {error}")
         return []
-    predicted = baseline.predict(rows)
-    found = evaluate(predicted, OperatingPoint(), recipe.evaluation, method="bag_of_words", trained_on=taught)
-    return [Scored(found, {"test": predicted})]
+    predicted, method = {"test": baseline.predict(rows)}, "bag_of_words"
+    try:
+        parts = {"validation": baseline.predict(taught.validation)} | predicted
+        found = calibrated(method, parts, taught.evaluation, None, taught.seed, fitted_on).evaluation
+    except AloraError:
+        why = "for want of validation rows of both kinds: compare it by AUROC"
+        note(f"{policy.id}: the bag of words is at 0.5, uncalibrated, {why}")
+        found = evaluate(predicted["test"], OperatingPoint(), recipe.evaluation, method=method, trained_on=fitted_on)
+    return [Scored(found, predicted)]
 
 
 def _show(evaluations: Sequence[Evaluation], file: Path) -> None:

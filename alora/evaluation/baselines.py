@@ -59,7 +59,7 @@ def compare_with_baselines(
                 "bag_of_words": [bag.predict(rows) for rows in parts.values()],
             }
             scored[policy.id] = [
-                _calibrated(
+                calibrated(
                     method,
                     dict(zip(parts, predicted, strict=True)),
                     settings,
@@ -74,7 +74,7 @@ def compare_with_baselines(
     return scored, failed
 
 
-def _calibrated(
+def calibrated(
     method: str,
     predicted: dict[str, Predictions],
     settings: EvaluationSettings,
@@ -82,7 +82,12 @@ def _calibrated(
     seed: int,
     trained_on: int,
 ) -> Scored:
-    """Figures on the last part, at an operating point that is fitted on the validation rows."""
+    """Figures of ``method`` on the last part, at an operating point that is fitted on the part "validation".
+
+    Raises:
+        ConfigError: see :func:`alora.evaluation.calibration.choose_threshold`.
+        DataError: no validation rows, or of one class only.
+    """
     known, (split, asked) = predicted["validation"], list(predicted.items())[-1]
     point = fit_operating_point(known.logits_NL, known.label_ids_N, settings, seed)
     known_NL = all_probabilities(known.logits_NL, point.temperature)

@@ -7,6 +7,7 @@ import pytest
 
 from alora.cli import main
 from alora.evaluation.tables import read_evaluations
+from alora.verdict import OperatingPoint
 from tests.toy_recipe import toy_overrides
 
 SAYS = {"violation": "red", "ok": "blue"}
@@ -51,6 +52,23 @@ def evaluated(place, *more):
     assert main(["evaluate", *given, "evaluation.bootstrap=5"]) == 0
     found = read_evaluations(place / "out" / "evaluation.json")
     return {item.method: item.metrics.figures["auroc"].value or 0 for item in found}
+
+
+def words(file):
+    return next(item for item in read_evaluations(file) if item.method == "bag_of_words")
+
+
+def test_the_bag_of_words_has_the_threshold_that_the_run_gave_it(place, capsys):
+    as_trained = words(place / "run/policies/toy/evaluation.json")
+    evaluated(place)
+    again = words(place / "out/evaluation.json")
+    assert again.operating_point == as_trained.operating_point != OperatingPoint()
+    figures = {name: figure.value for name, figure in as_trained.metrics.figures.items()}
+    assert {name: figure.value for name, figure in again.metrics.figures.items()} == figures
+    assert "uncalibrated" not in capsys.readouterr().err
+    evaluated(place, f"data.train={place / 'test.jsonl'}")  # other rows, and none to choose a threshold by
+    assert words(place / "out/evaluation.json").operating_point == OperatingPoint()
+    assert "toy: the bag of words is at 0.5, uncalibrated" in capsys.readouterr().err
 
 
 def threshold(place, name="run"):
