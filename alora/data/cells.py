@@ -21,9 +21,17 @@ CONTEXT = ("context", "input", "history", "document", "documents", "passage", "r
 ASKED, REPLIES = ("prompt", "instruction", "question"), ("response", "completion", "output", "answer", "assistant")
 _TURNS = {**dict.fromkeys((*ASKED, "text"), "user"), **dict.fromkeys((*REPLIES, "agent"), "assistant")}
 _SPEAKERS = {alias for alias, role in ALIASES.items() if role in ("user", "assistant")}
-_PLAIN = {*_TURNS, *CONTEXT, *ROLES, *_SPEAKERS}  # names of columns that say who speaks, so that no note need
+# Names of columns that say who speaks, so that no note need; a reference may be the user's document, or the answer.
+_PLAIN = {*_TURNS, *CONTEXT, *ROLES, *_SPEAKERS} - {"reference"}
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
 _PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
+# Any other that may be of messages, or of one, and is read as it stands.
+_WRITTEN = re.compile(
+    r"""\s*(?:array\()?\[?\s*\{.{0,200}?['"](?:(?:role|from|speaker|content|messages|choices)['"]\s*:|type['"]\s*:\s*['"]text)""",
+    re.DOTALL,
+)
+_CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # where a word of a name begins
+_WHO = {"role", "from", "speaker", "sender", "author"}  # columns of exports with one message a row
 SHOWN = 8  # columns in a message
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}[.,]{0,2}[ \t])?+"
@@ -31,11 +39,11 @@ _DATE = r"(?:\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d\d(?:\d\d)?
 _TIME = r"\d{1,2}:\d\d(?:[:.,]\d{1,6}){0,2}(?:[^\S\n]?[AaPp]\.?[Mm]\.?|[ \t]?(?:Z|UTC|[+-]\d\d:?\d\d))?"
 _WHEN = rf"{_DAY}(?:{_DATE}(?:[,T \t]{{1,2}}{_TIME})?|{_TIME}(?:,?[ \t]{_DATE})?)"
 STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:[-–—|][ \t]{{1,4}})?)?+"
-_LINE = "(?:^|(?<=[\r\x85\u2028\u2029]))"  # where one begins, by re.MULTILINE
+_LINE = "(?:^|(?<=[\r\x0b\x0c\x85\u2028\u2029]))"  # where one begins, by re.MULTILINE
 _INDENT, COLON = "[ \t\xa0\u202f\u3000\u200e\ufeff]*", "[ \t\xa0\u202f]{0,2}[:：]"
 # What may stand before a speaker where it is no stamp that alora knows: "**", "[12 May, 10:00]", but no mere words.
 _AHEAD = r"^(?P<ahead>[^\n]{0,40}?)(?<!\w)"
-_BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
+_BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x0b\x0c\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
 GATHER = "one row is one conversation: gather a conversation's turns into messages"
 STAYS_ONE = "a text with lines of a speaker of data.role_map is not split: its first line opens with none, spelt so"
 STAYS_WITHIN = "a turn of a transcript has a speaker of data.role_map within it: at no line's start, or spelt otherwise"
@@ -74,6 +82,9 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
         findings.add("MESSAGES_KIND", where, text)
         return None
     kinds = ", ".join(f"{name!r} is {kind(value)}" for name, value in zip(names, values, strict=True))
+    if column != ColumnSettings.messages and any(isinstance(value, int | float) for value in values):
+        findings.add("MESSAGES_KIND", where, f"{kinds}; a turn in a column is a text: write it in quotes")
+        return None
     hint = " as JSON, by json.dumps" if isinstance(values[0], str) else ""
     findings.add("MESSAGES_KIND", where, f'{kinds}; messages are a list of {{"role": ..., "content": ...}}{hint}')
     return None
@@ -88,7 +99,7 @@ def _text_turns(
         findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
     for name in _roles_aside(row, settings) if len(names) == 1 else ():
         findings.notes[f"{name!r} is not read: {GATHER}"] += 1
-    for name in [name for name, text in texts.items() if _PRINTED.match(text)]:
+    for name in [name for name, text in texts.items() if _WRITTEN.match(text)]:
         findings.notes[f"messages in column {name!r}, as JSON or as Python prints them, are read as one text"] += 1
     roles = _column_roles(names, where, settings, findings)
     if roles is None:
@@ -100,7 +111,7 @@ def _mend(row: Mapping[str, Any], settings: DataSettings) -> str:
     """What to do where the columns that are read are not in ``row``."""
     keys = {name: key_of(name) for name in row if isinstance(name, str)}
     said = {key for name, key in keys.items() if isinstance(row[name], str)}
-    if {"role", "from"} & said and {"content", "value"} & said:
+    if _WHO & said and {"content", "value"} & said:
         return GATHER
     turns = [name for name, key in keys.items() if key in _TURNS and name not in named_columns(settings.columns)]
     asked, replies = ([name for name in turns if keys[name] in known and " " not in name] for known in (ASKED, REPLIES))
@@ -112,8 +123,7 @@ def _mend(row: Mapping[str, Any], settings: DataSettings) -> str:
 
 def _in_place_of(missing: Sequence[str], row: Mapping[str, Any], named: set[str]) -> bool:
     """Whether a column that no setting names holds what may be the turn of one that is missing, by their names."""
-    keys = [key_of(name) for name in missing]
-    roles = {_speaker(key) for key in keys if key not in (*CONTEXT, "system")}
+    roles = {_speaker(name) for name in missing if key_of(name) not in (*CONTEXT, "system")}
     aside = {_TURNS.get(key_of(name)) for name in row if isinstance(name, str) and name not in named and row[name]}
     return bool(aside - {None} and (None in roles or aside & roles))
 
@@ -122,7 +132,7 @@ def _column_roles(names: Sequence[str], where: str, settings: DataSettings, find
     """Who speaks in each of the text columns: its name or ``data.role_map`` says so, or, where no name does, user and
     assistant take turns."""
     role_map, keys = settings.role_map, [key_of(name) for name in names]
-    roles = [role_map.get(name) or _speaker(key) for name, key in zip(names, keys, strict=True)]
+    roles = [role_map.get(name) or _speaker(name) for name in names]
     findings.notes.update(role_note(name, role_map[name]) for name in names if name in role_map)
     unknown = [quoted(name) for name, role in zip(names, roles, strict=True) if role is None]
     if 0 < len(unknown) < len(names):
@@ -139,11 +149,11 @@ def _column_roles(names: Sequence[str], where: str, settings: DataSettings, find
 
 
 @lru_cache  # it is asked for the same columns in each row
-def _speaker(key: str) -> str | None:
+def _speaker(name: str) -> str | None:
     """The role of a column by its name, or by its words (``bot_response``). A tool's aliases count in lists alone."""
-    if key in CONTEXT:
+    if key_of(name) in CONTEXT:
         return "user"
-    for words in ({key}, words_of(key) - {"text"}):
+    for words in ({key_of(name)}, words_of(name) - {"text"}):
         roles = {_TURNS.get(word) or usual_role(word) for word in words if word not in ALIASES or word in _SPEAKERS}
         roles |= {"user"} if words & {"input", "query", "request"} else set()  # of a bot, maybe: "model_input"
         if len(roles - {None}) == 1:
@@ -157,13 +167,14 @@ def key_of(name: str) -> str:
 
 
 def words_of(name: str) -> set[str]:
-    """The words of a column's name, each as it is and without a plural's s."""
-    return {form for word in re.findall(r"[^\W\d_]+", name.lower()) for form in (word, word.removesuffix("s"))}
+    """The words of a column's name (``bot_response``, ``botResponse``), each as it is and without a plural's s."""
+    words = re.findall(r"[^\W\d_]+", _CAMEL.sub("_", name).lower())
+    return {form for word in words for form in (word, word.removesuffix("s"))}
 
 
 def _roles_aside(row: dict[str, Any], settings: DataSettings) -> list[str]:
     """The columns that say who speaks in a row, as in an export with one message a row."""
-    names = [name for name in row if isinstance(name, str) and key_of(name) in ("role", "from")]
+    names = [name for name in row if isinstance(name, str) and key_of(name) in _WHO]
     roles = [(name, row[name]) for name in names if name not in named_columns(settings.columns)]
     return [name for name, role in roles if isinstance(role, str) and role_of(role, settings.role_map)]
 

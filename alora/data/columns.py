@@ -121,8 +121,9 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
             return False
         several = len(_spelt(rows[0]).keys() & {*ASKED, *REPLIES, "text"}) > 1  # be it plain or not which are the turns
         named, found = settings.columns.messages, find_columns(settings.columns, rows, Findings()).messages
-        if found != named and found.lower() in ("text", "prompt"):  # a message of another dialect may have these, too
-            return False
+        if found != named and key_of(found) in ("text", "prompt"):  # a message of another dialect may have these, too
+            plain = {key_of(found), "system", "policy", *map(key_of, named_columns(settings.columns))}
+            return _spelt(rows[0]).keys() <= plain
         return several or any(name in row for row in rows for name in found.split(","))
     return False
 
@@ -132,17 +133,15 @@ def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, fin
     names = columns.messages.split(",")
     if (absent := [name for name in names if name not in seen]) and len(absent) < len(names):
         text = f"no column {absent[0]!r} in any row; there are {listed(sorted(seen))}"
-        findings.add("COLUMN_MISSING", where, f"{text}; correct data.columns.messages, or write it empty")
+        findings.add("COLUMN_MISSING", where, f"{text}; correct data.columns.messages, or add that column, be it empty")
 
 
 def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> None:
     """A note on what may be a turn and is not read: next to texts any other, next to a list those with such a name."""
-    if not any(name in row for name in columns.messages.split(",")):
-        return
     plain = isinstance(row.get(columns.messages, ""), str) and POLICY_PLACE not in columns.label
     taken, by_name, others = named_columns(columns), [], []
     for low, name in _spelt(row).items():
-        words = words_of(low)
+        words = words_of(name)
         if name in taken or low in ("system", "policy"):
             continue
         if words & _WORDS and words.isdisjoint(("id", "label")) and not isinstance(row[name], int | float):

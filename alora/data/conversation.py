@@ -208,12 +208,14 @@ def _conversations(
     first, rows = with_first_rows(source, findings)
     found = replace(settings, columns=find_columns(settings.columns, first, findings))
     plain = not any(isinstance(unpacked(row.get(found.columns.messages)), list) for row in first)
-    seen = set[str]()
+    names = found.columns.messages.split(",") if settings.columns.messages == ColumnSettings.messages else ()
+    seen, noted = set[str](), set[str]()
     for where, value in rows:
         own = found
         if isinstance(value, dict):
-            if not value.keys() <= seen and settings.columns.messages == ColumnSettings.messages:
+            if not value.keys() <= noted and any(value.get(name) is not None for name in names):
                 note_unread(found.columns, value, findings)
+                noted |= value.keys()
             seen |= value.keys()
             own = own_columns(found, value, findings)
             plain = plain and own is found

@@ -136,6 +136,15 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
+def without_nulls(value: Any, in_list: bool = False) -> Any:
+    """A table's cell without what the table adds: each object in a list has the keys of all there, the others' null."""
+    if isinstance(value, list):
+        return [without_nulls(item, True) for item in value]
+    if in_list and isinstance(value, dict):
+        return {key: without_nulls(item, True) for key, item in value.items() if item is not None}
+    return value
+
+
 def shortened(value: Any) -> str:
     """``repr`` of a user's value, short enough for a message."""
     text = repr(value)

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from alora.data.formats import MOST_INFLATED, Row, shortened
+from alora.data.formats import MOST_INFLATED, Row, shortened, without_nulls
 from alora.errors import DataError, one_line
 
 MOST_ROWS, LARGEST = 10_000_000, 4 * 2**30  # of a group: rows, and bytes when unpacked
@@ -24,11 +24,11 @@ def read_parquet(path: Path) -> Iterator[Row]:
         for batch in parquet_batches(path):
             for value in batch.to_pylist():
                 number += 1
-                yield Row(f"{path.name}:{number}", value)
+                yield Row(f"{path.name}:{number}", {name: without_nulls(cell) for name, cell in value.items()})
     except DataError:
         raise
     # Arrow takes texts that are not UTF-8 and dates beyond Python's; both fail only as they become Python's own.
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"{path}: not a Parquet file that can be read: {one_line(error)}") from error
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from alora.data.formats import Row, read_text
+from alora.data.formats import Row, read_text, without_nulls
 from alora.errors import DataError, MissingDependency, one_line
 from alora.findings import Findings
 from alora.reading import require_plain
@@ -59,7 +59,7 @@ def _read_hub(source: str) -> Iterator[Row]:
         for column, names in classes.items():  # a class number means nothing without its data set
             if isinstance(value.get(column), int) and 0 <= value[column] < len(names):
                 value[column] = names[value[column]]
-        yield Row(f"{name}:{split}:{number}", value)
+        yield Row(f"{name}:{split}:{number}", {column: without_nulls(cell) for column, cell in value.items()})
 
 
 def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:

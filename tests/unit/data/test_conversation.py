@@ -310,7 +310,7 @@ def test_a_row_with_another_reply_than_the_one_found_loses_none(tmp_path):
 
 def test_a_text_column_that_no_row_has_is_misspelt(tmp_path):
     both = {"prompt": "Hi", "response": "Ho"}
-    wrong = "no column 'respnse' in any row; there are 'prompt', 'response'; correct data.columns.messages, or write it"
+    wrong = "no column 'respnse' in any row; there are 'prompt', 'response'; correct data.columns.messages, or add"
     with pytest.raises(DataError, match=rf"rows\.jsonl: {wrong}"):
         streamed(tmp_path / "rows.jsonl", both, both, messages="prompt,respnse")
     (tmp_path / "one.json").write_text(json.dumps(both))
@@ -592,6 +592,31 @@ def test_parquet_reads_as_jsonl_does(tmp_path):
         read(str(path))
 
 
+def test_a_table_gives_no_call_the_arguments_of_others(tmp_path):
+    """Parquet and the hub's data sets give each object the keys of all."""
+
+    def calling(name, arguments):
+        call = {"function": {"name": name, "arguments": arguments}}
+        return row() | {"messages": [*row()["messages"], {"role": "assistant", "content": None, "tool_calls": [call]}]}
+
+    rows = [calling("weather", {"city": "X"}), calling("refund", {"order": 7, "why": [None]})]
+    as_lines = [item.conversation.messages for item in read(jsonl(tmp_path, *rows))]
+    assert as_lines[0][1].calls[0].arguments == '{"city": "X"}'
+    table = pyarrow.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    assert [item.conversation.messages for item in read(str(tmp_path / "rows.parquet"))] == as_lines
+    datasets.Dataset(table).save_to_disk(tmp_path / "set")
+    assert [item.conversation.messages for item in read(f"hub:{tmp_path / 'set'}")] == as_lines
+
+
+def test_a_first_row_without_a_text_hides_no_other_column(tmp_path):
+    settings = DataSettings(skip_empty=True)
+    for first in ({"text": None}, {"text": None, "bot": None}, {"bot": "c"}):
+        rows, notes = [first, {"text": "a", "bot": "b"}], Counter[str]()
+        list(stream_conversations(jsonl(tmp_path, *rows), settings, notes))
+        assert notes["'bot' is not read: data.columns.messages names no such turn"] == 1
+
+
 def test_a_hub_data_set_with_class_numbers(tmp_path):
     features = datasets.Features(
         {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["ok", "violation"])}
@@ -832,6 +857,9 @@ TURN = {"role": "user", "content": "Hi"}
         ([{"from": "human", "value": "Hi"}], False),
         ([{"speaker": "ann", "text": "Hi"}], False),
         ([{"content": "Hi"}], False),
+        ([{"text": "Hi", "label": "ok", "id": "a"}], True),
+        ([{"Prompt": "Hi"}, {"Prompt": "Ho"}], True),
+        ([{"text": "Hi", "author": "ann"}], False),
         ([{"prompt": "Hi", "response": "Ho", "answer": "Hey"}], True),
         ([], False),
         (["Hi"], False),

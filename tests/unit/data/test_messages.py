@@ -346,8 +346,45 @@ def test_messages_in_one_of_several_text_columns_are_one_text_and_noted():
             {"history": "[1]", "response": messages[:3]}, columns=ColumnSettings(messages="history,response")
         )
         assert not findings.notes
+    columns = ColumnSettings(messages="chat")
+    for written in (
+        json.dumps({"messages": TURNS}),
+        json.dumps(TURNS[0]),
+        '{"choices": [{"message": {}}]}',
+        str([{"timestamp": 1, **TURNS[0]}]),
+        "array([{'id': 1, 'role': 'user'}])",
+        json.dumps([{"type": "text", "text": "Hi"}])[:20],
+    ):
+        conversation, findings = read({"chat": written}, columns=columns)
+        assert conversation.messages == (Message("user", written),)
+        assert findings.notes == {note.replace("history", "chat"): 1}
     pasted = '[{"id": 1, "value": 3}] what is wrong with this?'
+    assert not read({"chat": pasted}, columns=columns)[1].notes
     assert read({"text": pasted})[0].messages == (Message("user", pasted),)
+
+
+def test_names_in_camel_case_have_words():
+    turns = {"botResponse": "Ho", "userMessage": "Hi", "AIMessage": "Yo", "LLMAnswer": "Yes"}
+    conversation, findings = read(turns, columns=ColumnSettings(messages=",".join(turns)))
+    assert [(m.role, m.content) for m in conversation.messages] == [
+        *(("assistant", "Ho"), ("user", "Hi"), ("assistant", "Yo"), ("assistant", "Yes"))
+    ]
+    assert findings.notes["column 'botResponse' is read as assistant"] == 1
+    _, findings = read({"messages": TURNS, "modelResponse": "Ho", "modelId": "m", "responseId": "r"})
+    assert findings.notes == {"'modelResponse' is not read: data.columns.messages names no such turn": 1}
+
+
+def test_a_reference_may_be_an_answer_so_what_it_is_read_as_is_noted():
+    _, findings = read({"question": "a", "reference": "b"}, columns=ColumnSettings(messages="question,reference"))
+    assert findings.notes == {"column 'reference' is read as user": 1}
+
+
+@pytest.mark.parametrize("value", [4, float("nan"), True])
+def test_a_number_in_a_text_column_is_no_list_of_messages(value):
+    conversation, findings = read({"question": "2 + 2?", "answer": value})
+    assert conversation is None
+    (finding,) = findings.all()
+    assert finding.problem.endswith("; a turn in a column is a text: write it in quotes")
 
 
 def test_a_map_of_columns_is_no_map_of_speakers_in_them():
@@ -370,7 +407,9 @@ def test_a_system_column_is_the_first_message_before_texts_too():
     assert [m.role for m in conversation.messages] == ["user", "assistant"]
 
 
-@pytest.mark.parametrize("names", [("role", "content"), ("from", "value"), ("Role", "Content")])
+@pytest.mark.parametrize(
+    "names", [("role", "content"), ("from", "value"), ("Role", "Content"), ("speaker", "content"), ("sender", "value")]
+)
 def test_a_message_a_row_is_no_conversation_a_row(names):
     row = dict(zip(names, ("assistant", "Hi"), strict=True)) | {"conversation_id": "c1", "turn": "1"}
     _, findings = read(row)
@@ -746,7 +785,7 @@ def test_a_transcript_that_opens_otherwise_stays_one_message_with_a_note(stamp):
         assert STAYS_ONE not in findings.notes
 
 
-@pytest.mark.parametrize("between", ["\r", "\u2028", "\x85", "\n\xa0", "\r\n\u3000"])
+@pytest.mark.parametrize("between", ["\r", "\x0b", "\x0c", "\u2028", "\x85", "\n\xa0", "\r\n\u3000"])
 @pytest.mark.parametrize("colon", [":", " :", "：", "\xa0:"])
 def test_a_line_begins_and_a_speaker_ends_in_other_ways_too(between, colon):
     text = f"Customer{colon}hi{between}Agent{colon} hello"
