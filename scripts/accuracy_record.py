@@ -53,7 +53,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compute the record's AUROCs again from its scores")
     arguments = parser.parse_args()
     if arguments.check:
-        worst = recompute(json.loads(arguments.record.read_text(encoding="utf-8")))
+        content = json.loads(arguments.record.read_text(encoding="utf-8"))
+        worst = max(map(recompute, content if isinstance(content, list) else [content]))
         print(f"largest difference between a recorded AUROC and the one of its raw scores: {worst:.1e}")
         return int(worst > 1e-4)
     if not arguments.comparison:

@@ -184,7 +184,8 @@ def _drift(summary: Summary) -> Table:
         before = own.get("histogram")
         psi = population_stability(before, tenths_B.tolist())
         if psi is None:
-            rows.append((policy, "-", f"fewer than {LEAST} rows" if before else "the bundle has no histogram"))
+            few = "here" if sum(tenths_B) < LEAST else "to validate on"
+            rows.append((policy, "-", f"fewer than {LEAST} rows {few}" if before else "the bundle has no histogram"))
         else:
             rows.append((policy, f"{psi:.3f}", "stable" if psi < 0.1 else "some drift" if psi < 0.25 else "DRIFT"))
     about = ("Population stability index of the probabilities against the rows that each policy was validated on, in "
