@@ -83,7 +83,12 @@ def test_a_policy_that_never_fires_has_no_sure_example(tmp_path):
 
 @pytest.mark.parametrize(
     ("histogram", "reading"),
-    [([20] * 10, "stable"), ([190] + [1] * 9 + [1], "DRIFT"), ([5] * 10, "fewer than 100 rows to validate on"), (None, "no histogram")],
+    [
+        ([20] * 10, "stable"),
+        ([190] + [1] * 9 + [1], "DRIFT"),
+        ([5] * 10, "fewer than 100 rows to validate on"),
+        (None, "no histogram"),
+    ],
 )
 def test_drift_against_the_rows_that_it_was_validated_on(histogram, reading, tmp_path):
     histogram = histogram and histogram[:10]
