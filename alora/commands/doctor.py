@@ -74,8 +74,9 @@ def _say_findings(findings: list[Fault]) -> None:
 
 
 def _package_findings() -> list[Fault]:
-    """Requirements of alora's own metadata that are missing or outside their range, and torch's broken companions."""
-    findings = []
+    """Torch's broken companions, by which others do not load either, and requirements of alora's own metadata that are
+    missing, outside their range or broken (where torch is, none that imports it)."""
+    findings, torch_loads = _companion_findings(), _imported("torch")[1] is None
     missing_extras: set[str] = set()
     for line in metadata.requires("alora-toolkit") or []:
         requirement = Requirement(line)
@@ -87,11 +88,21 @@ def _package_findings() -> list[Fault]:
             state = "not installed" if found is None else f"{found}, alora needs {requirement.specifier}"
             remedy = f"pip install '{requirement.name}{requirement.specifier}'"
             findings.append(Fault(f"{requirement.name} is {state}", remedy, broken=not extra))
-        elif extra is None and requirement.name not in _TOLD and (fault := _imported(_module(requirement.name))[1]):
-            remedy = f"pip install --force-reinstall '{requirement.name}{requirement.specifier}'"
+        elif (
+            extra is None
+            and torch_loads
+            and requirement.name not in _TOLD
+            and (fault := _imported(_module(requirement.name))[1])
+        ):
+            remedy = f"pip install --force-reinstall --no-deps '{requirement.name}{requirement.specifier}'"
             findings.append(Fault(f"{requirement.name} {found} does not load ({fault})", remedy, broken=True))
     for extra in sorted(missing_extras & _EXTRAS.keys()):
         findings.append(Fault(f"no {_EXTRAS[extra]}", f"pip install 'alora-toolkit[{extra}]'"))
+    return findings
+
+
+def _companion_findings() -> list[Fault]:
+    findings = []
     for name in _TORCH_COMPANIONS:
         if package_version(name) is not None and (fault := _imported(name)[1]) is not None:
             remedy = f"it was built for another torch and breaks transformers: pip uninstall {name}"

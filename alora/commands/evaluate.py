@@ -5,7 +5,7 @@ Of several policies each is evaluated on its own rows, and has a page of its own
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from alora.data.splits import known_rows, read_shared_rows
 from alora.errors import AloraError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.baselines import calibrated
+from alora.evaluation.calibration import refit_settings
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import render_overview
@@ -47,7 +48,6 @@ class _Taught:
 
     train: Rows
     validation: Rows = ()
-    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     seed: int = 0
 
 
@@ -112,8 +112,7 @@ def _training_rows(
     if others:
         rows, unread = _rows(data.train, data, policies)
         return _Taught(rows), [*own, *held], unread
-    as_in_run = replace(run.evaluation, bootstrap=recipe.evaluation.bootstrap)
-    return _Taught(own, held, as_in_run, run.training.seed), [*own, *held], unread
+    return _Taught(own, held, run.training.seed), [*own, *held], unread
 
 
 def _evaluate(
@@ -138,7 +137,7 @@ def _evaluate(
             note(f"{predicted.policy.id}: no test row is labelled for it, so it is left out")
             continue
         known = trained_on[predicted.policy.id]
-        baseline = _baseline(recipe, predicted.policy, taught, rows, fitted_on[predicted.policy.id])
+        baseline = _baseline(recipe, subject, taught, rows, fitted_on[predicted.policy.id])
         methods = [_of_adapter(recipe, subject, predicted, known), *baseline]
         asked = {"test": [row for row in rows if predicted.policy.id in row.labels]}
         judged.append(Judged(predicted.policy, methods, asked))
@@ -193,8 +192,9 @@ def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions, traine
     return Scored(found, {"test": predicted})
 
 
-def _baseline(recipe: Recipe, policy: Policy, taught: _Taught, rows: Rows, fitted_on: int) -> list[Scored]:
-    """The bag of words, where there are rows to fit it on, calibrated as in ``alora train`` where it can be."""
+def _baseline(recipe: Recipe, subject: Subject, taught: _Taught, rows: Rows, fitted_on: int) -> list[Scored]:
+    """The bag of words, where there are rows to fit it on, calibrated for what the adapter was, where it can be."""
+    policy = subject.require_policy()
     if not any(policy.id in row.labels for row in taught.train):
         return []
     try:
@@ -205,8 +205,10 @@ def _baseline(recipe: Recipe, policy: Policy, taught: _Taught, rows: Rows, fitte
     predicted, method = {"test": baseline.predict(rows)}, "bag_of_words"
     try:
         parts = {"validation": baseline.predict(taught.validation)} | predicted
-        found = calibrated(method, parts, taught.evaluation, None, taught.seed, fitted_on).evaluation
-    except AloraError:
+        point = OperatingPoint() if subject.bundle is None else subject.bundle.manifest.operating_point
+        settings = refit_settings(point, EvaluationSettings(bootstrap=recipe.evaluation.bootstrap))
+        found = calibrated(method, parts, settings, None, taught.seed, fitted_on).evaluation
+    except DataError:
         why = "for want of validation rows of both kinds: compare it by AUROC"
         note(f"{policy.id}: the bag of words is at 0.5, uncalibrated, {why}")
         found = evaluate(predicted["test"], OperatingPoint(), recipe.evaluation, method=method, trained_on=fitted_on)

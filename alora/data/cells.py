@@ -27,11 +27,12 @@ _PLAIN = {*_TURNS, *CONTEXT, *ROLES, *_SPEAKERS} - {"reference"}
 _PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 # Any other that may be of messages, or of one, and is read as it stands.
 _WRITTEN = re.compile(
-    r"""\s*(?:array\()?\[?\s*\{.{0,200}?['"](?:(?:role|from|speaker|content|messages|choices)['"]\s*:|type['"]\s*:\s*['"]text)""",
+    r"""(?:array\()?\[?\s*\{.{0,200}?['"](?:(?:role|from|speaker|content|messages|choices)['"]\s*:|type['"]\s*:\s*['"]text)""",
     re.DOTALL,
 )
 _CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # where a word of a name begins
 _WHO = {"role", "from", "speaker", "sender", "author"}  # columns of exports with one message a row
+_OPENING = 300  # characters of a text by which it is told for messages
 SHOWN = 8  # columns in a message
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}[.,]{0,2}[ \t])?+"
@@ -55,12 +56,9 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
     names = [column] if column in row else column.split(",")
     missing = [name for name in names if name not in row]
     # One may be left out where nothing is in it, and no other is in its place.
-    if missing and (
-        len(missing) == len(names) or _in_place_of(missing, row, {*names} | named_columns(settings.columns))
-    ):
-        findings.add(
-            "COLUMN_MISSING", where, f"no column {missing[0]!r}; the row has {listed(row)}; {_mend(row, settings)}"
-        )
+    if missing and (len(missing) == len(names) or _in_place_of(missing, row, named_columns(settings.columns))):
+        text = f"no column {missing[0]!r}; the row has {listed(row)}; {_mend(row, settings)}"
+        findings.add("COLUMN_MISSING", where, text)
         return None
     values = [row.get(name) for name in names]
     if len(names) == 1:
@@ -99,7 +97,7 @@ def _text_turns(
         findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
     for name in _roles_aside(row, settings) if len(names) == 1 else ():
         findings.notes[f"{name!r} is not read: {GATHER}"] += 1
-    for name in [name for name, text in texts.items() if _WRITTEN.match(text)]:
+    for name in [name for name, text in texts.items() if _WRITTEN.match(text.lstrip()[:_OPENING])]:
         findings.notes[f"messages in column {name!r}, as JSON or as Python prints them, are read as one text"] += 1
     roles = _column_roles(names, where, settings, findings)
     if roles is None:
@@ -113,7 +111,8 @@ def _mend(row: Mapping[str, Any], settings: DataSettings) -> str:
     said = {key for name, key in keys.items() if isinstance(row[name], str)}
     if _WHO & said and {"content", "value"} & said:
         return GATHER
-    turns = [name for name, key in keys.items() if key in _TURNS and name not in named_columns(settings.columns)]
+    known = named_columns(settings.columns)
+    turns = [name for name, key in keys.items() if (key in _TURNS or key == "user") and name not in known]
     asked, replies = ([name for name in turns if keys[name] in known and " " not in name] for known in (ASKED, REPLIES))
     if len(turns) < 2:
         return "set data.columns.messages=NAME, one for all rows of a file"
@@ -131,7 +130,7 @@ def _in_place_of(missing: Sequence[str], row: Mapping[str, Any], named: set[str]
 def _column_roles(names: Sequence[str], where: str, settings: DataSettings, findings: Findings) -> list[str] | None:
     """Who speaks in each of the text columns: its name or ``data.role_map`` says so, or, where no name does, user and
     assistant take turns."""
-    role_map, keys = settings.role_map, [key_of(name) for name in names]
+    role_map = settings.role_map
     roles = [role_map.get(name) or _speaker(name) for name in names]
     findings.notes.update(role_note(name, role_map[name]) for name in names if name in role_map)
     unknown = [quoted(name) for name, role in zip(names, roles, strict=True) if role is None]
@@ -142,8 +141,8 @@ def _column_roles(names: Sequence[str], where: str, settings: DataSettings, find
         findings.add("ROLE_UNKNOWN", where, f"{text}; say it: {mend}")
         return None
     found = [role or ("user", "assistant")[index % 2] for index, role in enumerate(roles)]
-    for name, key, role in zip(names, keys, found, strict=True) if len(names) > 1 else ():
-        if name not in role_map and key not in _PLAIN:
+    for name, role in zip(names, found, strict=True) if len(names) > 1 else ():
+        if name not in role_map and key_of(name) not in _PLAIN:
             findings.notes[f"column {shortened(name)} is read as {role}"] += 1
     return found
 

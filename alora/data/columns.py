@@ -48,13 +48,13 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
         named = getattr(columns, key)
         if POLICY_PLACE in named or any(named in own.values() for own in spelt):  # a column for each policy
             continue
-        forms = {named: None}
+        forms = [named]
         if key == "messages" and named == usual.messages:  # a text under a list's name may be an id, so it comes last
             there = {*chain(*turns)}
             texts = _texts(there) or _texts({low for low in there if filled[low] > len(spelt) / 10})  # not now and then
             if texts == ["prompt"] and any(filled[low] for low in there & {*REPLIES}):
                 texts = []
-            forms |= dict.fromkeys((*(name for name in LISTS if name in lists), *texts, *LISTS))
+            forms += [*(name for name in LISTS if name in lists), *texts, *LISTS]
         found = (
             ",".join(own[name] for name in names)
             for names in (form.lower().split(",") for form in forms)
@@ -79,8 +79,8 @@ def _texts(names: Collection[str]) -> list[str]:
     asked, replies = ([name for name in known if name in names] for known in (ASKED, REPLIES))
     if "text" in names:
         return [] if asked or replies else ["text"]
-    if not asked and "user" in names and replies == ["assistant"]:
-        return ["user,assistant"]
+    if "user" in names and "assistant" in names:
+        return ["user,assistant"] if not asked and replies == ["assistant"] else []
     if len(asked) == len(replies) == 1:
         return [f"{asked[0]},{replies[0]}"]
     return ["prompt"] if asked == ["prompt"] and not replies else []
@@ -136,13 +136,16 @@ def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, fin
         findings.add("COLUMN_MISSING", where, f"{text}; correct data.columns.messages, or add that column, be it empty")
 
 
-def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings) -> None:
-    """A note on what may be a turn and is not read: next to texts any other, next to a list those with such a name."""
+def note_unread(
+    columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, noted: Collection[str] = ()
+) -> None:
+    """A note on what may be a turn and is not read: next to texts any other, next to a list those with such a name.
+    Columns that are ``noted`` are not told again."""
     plain = isinstance(row.get(columns.messages, ""), str) and POLICY_PLACE not in columns.label
     taken, by_name, others = named_columns(columns), [], []
     for low, name in _spelt(row).items():
         words = words_of(name)
-        if name in taken or low in ("system", "policy"):
+        if name in taken or name in noted or low in ("system", "policy"):
             continue
         if words & _WORDS and words.isdisjoint(("id", "label")) and not isinstance(row[name], int | float):
             by_name.append(name)

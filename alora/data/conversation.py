@@ -136,9 +136,10 @@ def parse_conversation(
         missing = any(name not in row for name in columns.messages.split(","))
         if missing and ColumnSettings.messages in row:  # as it is, whatever the rows of the recipe are called
             columns = replace(columns, messages=ColumnSettings.messages)
-        columns, usual = find_columns(columns, [row], findings), columns.messages == ColumnSettings.messages
-        if usual:
-            note_unread(columns, row, findings)
+        found = find_columns(columns, [row], findings)
+        if columns.messages == ColumnSettings.messages:
+            note_unread(found, row, findings)
+        columns = found
         require_seen(columns, row.keys(), where, findings)
     conversation = conversation_of(row, where, replace(settings, columns=columns), findings)
     findings.raise_if_any(where)
@@ -214,7 +215,7 @@ def _conversations(
         own = found
         if isinstance(value, dict):
             if not value.keys() <= noted and any(value.get(name) is not None for name in names):
-                note_unread(found.columns, value, findings)
+                note_unread(found.columns, value, findings, noted)
                 noted |= value.keys()
             seen |= value.keys()
             own = own_columns(found, value, findings)

@@ -139,7 +139,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def without_nulls(value: Any, in_list: bool = False) -> Any:
     """A table's cell without what the table adds: each object in a list has the keys of all there, the others' null."""
     if isinstance(value, list):
-        return [without_nulls(item, True) for item in value]
+        return [without_nulls(item, True) if isinstance(item, list | dict) else item for item in value]
     if in_list and isinstance(value, dict):
         return {key: without_nulls(item, True) for key, item in value.items() if item is not None}
     return value

@@ -26,7 +26,11 @@ _OF_THE_BASE = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")
 _LARGEST = 2.0**63  # of a module's scaled product: every layer's norm squares it, in float32
 _MATCHING_S, _LONGEST = 2.0, 10_000  # of all names of an adapter, and of one: what was received may run for ever
 # What regex writes out many times as it compiles, before any limit of time, or reads otherwise than PEFT's re.
-_COSTLY = re.compile(r"\)[+{]|\{(?!\d{1,2}(?:,\d{0,2})?\})|\(\?(?!:|<?[=!])|\[\[|\(\*")
+_COSTLY = re.compile(r"\)[+{]|\{(?!\d{1,2}(?:,\d{0,2})?\})|\(\?(?!:|<?[=!]|P<)|\[\[|\(\*")
+
+
+class _Costly(ValueError):
+    """What may take the engine's time or memory."""
 
 
 @dataclass(frozen=True)
@@ -76,20 +80,20 @@ class _Matching:
         self._until, self._compiled = monotonic() + _MATCHING_S, dict[tuple[str, str], Any]()
 
     def left(self, name: str) -> float:
-        """Seconds that ``name``, or a pattern, may take; TimeoutError for none, ValueError for one that is too long."""
+        """Seconds that ``name``, or a pattern, may take; TimeoutError for none, _Costly for one that is too long."""
         if len(name) > _LONGEST:
-            raise ValueError(f"a name has {len(name)} characters, and {_LONGEST} are read")
+            raise _Costly(f"a name or pattern of {len(name)} characters, where {_LONGEST} are read")
         if (left := self._until - monotonic()) <= 0:
             raise TimeoutError
         return left
 
     def match(self, form: str, pattern: str, module: str) -> Any:
-        """Where ``pattern`` as part of ``form`` matches the beginning of ``module``; ValueError for one that may take
-        any memory to compile."""
+        """Where ``pattern`` as part of ``form`` matches the beginning of ``module``; _Costly for one that may take any
+        memory to compile."""
         left = self.left(pattern)
         if (form, pattern) not in self._compiled:
             if costly := _COSTLY.search(re.sub(r"\\.", "_", pattern, flags=re.DOTALL)):
-                raise ValueError(f"a pattern has {costly[0]!r}; give plain groups, sets, and counts up to 99")
+                raise _Costly(f"a pattern with {costly[0]!r}, where plain groups, sets and counts up to 99 are read")
             re.compile(pattern)  # PEFT's
             self._compiled[form, pattern] = regex.compile(form.format(pattern))
         return self._compiled[form, pattern].match(module, timeout=left)
@@ -108,6 +112,10 @@ def _require_fit(halves: Mapping[str, _Half], config: dict[str, Any], shown: str
         raise AdapterError(
             f"{shown}: the names and patterns of {CONFIG} do not match within {_MATCHING_S:g} s, in which all requests "
             "wait; name the modules by fewer or simpler ones"
+        ) from error
+    except _Costly as error:
+        raise AdapterError(
+            f"{shown}: {CONFIG} has {error}: all requests might wait for it; name the modules by a list of names"
         ) from error
     except (TypeError, ValueError, RecursionError, MemoryError, re.error, regex.error) as error:
         raise AdapterError(
@@ -148,8 +156,8 @@ def _target_matcher(config: dict[str, Any], matching: _Matching) -> Callable[[st
     def in_layers(module: str) -> bool:
         of_layers = config.get("layers_pattern") or [r"[^.]*"]
         for pattern in [of_layers] if isinstance(of_layers, str) else of_layers:
-            if found := matching.match(r"(?:.*?\.)?(?:{})\.(\d+)\.", pattern, module):
-                return int(found[1]) in layers
+            if found := matching.match(r"(?:^|.*?\.){}\.(?P<idx>\d+)\.", pattern, module):
+                return found["idx"] is not None and int(found["idx"]) in layers
         return False
 
     return lambda module: (module in whole or (named(module) and in_layers(module))) and not excluded(module)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from alora.commands import doctor
 from alora.commands.doctor import _vllm
 from tests.forked import Forked
 
@@ -44,12 +45,27 @@ def test_planted_faults_are_found_and_fail(tmp_path: Path):
     assert result.returncode == 1
     assert "torchvision 0.99 does not load (operator torchvision::nms does not exist)" in result.stdout
     assert "pip uninstall torchvision" in result.stdout
+    assert result.stdout.index("torchvision 0.99") < re.search(r"peft \S+ does", result.stdout).start(), (
+        "others may be broken by it"
+    )
     assert re.search(
-        r"peft \S+ does not load \(libfoo.so: cannot open\); pip install --force-reinstall 'peft<", result.stdout
+        r"peft \S+ does not load \(libfoo.so: cannot open\); pip install --force-reinstall --no-deps 'peft<",
+        result.stdout,
     )
     assert re.search(r"gguf \S+ does not load \(7\)", result.stdout)
     assert "set ALORA_CACHE to a folder of yours" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_what_does_not_load_without_torch_is_not_told_next_to_it(monkeypatch):
+    imported = doctor._imported
+    monkeypatch.setattr(
+        doctor, "_imported", lambda name: (None, "no libtorch") if name in ("torch", "peft") else imported(name)
+    )
+    assert not [finding for finding in doctor._package_findings() if "does not load" in finding.what]
+    monkeypatch.setattr(doctor, "_imported", lambda name: (None, "no libpeft") if name == "peft" else imported(name))
+    (finding,) = [finding for finding in doctor._package_findings() if "does not load" in finding.what]
+    assert finding.what.startswith("peft ")
 
 
 def test_a_cache_whose_name_is_too_long_costs_no_other_line(tmp_path: Path):

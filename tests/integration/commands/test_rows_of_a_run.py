@@ -66,6 +66,11 @@ def test_the_bag_of_words_has_the_threshold_that_the_run_gave_it(place, capsys):
     figures = {name: figure.value for name, figure in as_trained.metrics.figures.items()}
     assert {name: figure.value for name, figure in again.metrics.figures.items()} == figures
     assert "uncalibrated" not in capsys.readouterr().err
+    target = ["evaluation.target=recall", "evaluation.target_value=0.6"]
+    assert main(["recalibrate", f"artifact={place / 'run'}", *target]) == 0
+    evaluated(place)
+    again = words(place / "out/evaluation.json").operating_point
+    assert (again.target, again.target_value) == ("recall", 0.6), "what it is compared with was fitted for that"
     evaluated(place, f"data.train={place / 'test.jsonl'}")  # other rows, and none to choose a threshold by
     assert words(place / "out/evaluation.json").operating_point == OperatingPoint()
     assert "toy: the bag of words is at 0.5, uncalibrated" in capsys.readouterr().err

@@ -258,6 +258,8 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
         ("text,question", "text"),
         ("prompt,response,output", "prompt,output"),
         ("instruction,prompt,answer", "instruction,answer"),
+        ("prompt,user,assistant", "user,assistant"),
+        ("instruction,assistant,user", "instruction,user,assistant"),
         ("user,assistant,response", "user,response"),
     ],
 )
@@ -267,8 +269,7 @@ def test_texts_of_which_it_is_not_plain_which_are_turns_are_asked_for(names, mea
     assert conversation is None
     (finding,) = findings.all()
     assert finding.code == "COLUMN_MISSING"
-    may_be = [name for name in row if name != "User"]
-    assert f"{', '.join(map(repr, may_be))} may be turns; set data.columns.messages=NAME,NAME, one" in finding.problem
+    assert f"{', '.join(map(repr, row))} may be turns; set data.columns.messages=NAME,NAME, one" in finding.problem
     if meant is not None:
         conversation, _ = read(row, columns=ColumnSettings(messages=meant))
         assert [m.content for m in conversation.messages] == [f"says {name}" for name in meant.split(",")]
@@ -319,6 +320,14 @@ def test_a_note_names_what_may_be_a_turn_first_and_how_many_more_there_are(tmp_p
     assert notes["'story' is not read: data.columns.messages names no such turn"] == 1
 
 
+def test_a_column_is_noted_once_however_many_rows_have_others(tmp_path):
+    path, notes = tmp_path / "rows.jsonl", Counter[str]()
+    path.write_text("".join(json.dumps({"text": "a"} | {f"c{n}": "x" for n in range(m)}) + "\n" for m in range(1, 4)))
+    assert len([row for _, row in stream_conversations(str(path), None, notes)]) == 3
+    told = [f"'c{n}' is not read: data.columns.messages names no such turn" for n in range(3)]
+    assert [note for note in notes if "not read" in note] == told
+
+
 def test_a_reply_left_out_may_have_columns_about_it(tmp_path):
     path, notes = tmp_path / "rows.jsonl", Counter[str]()
     rows = [{"prompt": "a", "response": "b"}, {"prompt": "a", "bot_response": "b"}, {"prompt": "a", "model": "m"}]
@@ -358,6 +367,8 @@ def test_messages_in_one_of_several_text_columns_are_one_text_and_noted():
         conversation, findings = read({"chat": written}, columns=columns)
         assert conversation.messages == (Message("user", written),)
         assert findings.notes == {note.replace("history", "chat"): 1}
+    blank = " " * 1_000_000 + "Hi"
+    assert read({"chat": blank, "label": "ok"}, columns=columns)[0].messages == (Message("user", blank),), "at once"
     pasted = '[{"id": 1, "value": 3}] what is wrong with this?'
     assert not read({"chat": pasted}, columns=columns)[1].notes
     assert read({"text": pasted})[0].messages == (Message("user", pasted),)
