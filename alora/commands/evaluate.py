@@ -209,7 +209,7 @@ def _baseline(recipe: Recipe, subject: Subject, taught: _Taught, rows: Rows, fit
         settings = refit_settings(point, EvaluationSettings(bootstrap=recipe.evaluation.bootstrap))
         found = calibrated(method, parts, settings, None, taught.seed, fitted_on).evaluation
     except DataError:
-        why = "for want of validation rows of both kinds: compare it by AUROC"
+        why = "without the run's validation rows, of both kinds: compare it by AUROC"
         note(f"{policy.id}: the bag of words is at 0.5, uncalibrated, {why}")
         found = evaluate(predicted["test"], OperatingPoint(), recipe.evaluation, method=method, trained_on=fitted_on)
     return [Scored(found, predicted)]

@@ -21,6 +21,7 @@ CONTEXT = ("context", "input", "history", "document", "documents", "passage", "r
 ASKED, REPLIES = ("prompt", "instruction", "question"), ("response", "completion", "output", "answer", "assistant")
 _TURNS = {**dict.fromkeys((*ASKED, "text"), "user"), **dict.fromkeys((*REPLIES, "agent"), "assistant")}
 _SPEAKERS = {alias for alias, role in ALIASES.items() if role in ("user", "assistant")}
+_REPLY_WORDS = {"reply", "generation", "generated", "chosen", "target"}  # of a lone column that is read as the user's
 # Names of columns that say who speaks, so that no note need; a reference may be the user's document, or the answer.
 _PLAIN = {*_TURNS, *CONTEXT, *ROLES, *_SPEAKERS} - {"reference"}
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
@@ -44,7 +45,7 @@ _LINE = "(?:^|(?<=[\r\x0b\x0c\x85\u2028\u2029]))"  # where one begins, by re.MUL
 _INDENT, COLON = "[ \t\xa0\u202f\u3000\u200e\ufeff]*", "[ \t\xa0\u202f]{0,2}[:：]"
 # What may stand before a speaker where it is no stamp that alora knows: "**", "[12 May, 10:00]", but no mere words.
 _AHEAD = r"^(?P<ahead>[^\n]{0,40}?)(?<!\w)"
-_BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x0b\x0c\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
+BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x0b\x0c\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
 GATHER = "one row is one conversation: gather a conversation's turns into messages"
 STAYS_ONE = "a text with lines of a speaker of data.role_map is not split: its first line opens with none, spelt so"
 STAYS_WITHIN = "a turn of a transcript has a speaker of data.role_map within it: at no line's start, or spelt otherwise"
@@ -105,11 +106,11 @@ def _text_turns(
     return [{"role": roles[names.index(name)], "content": text} for name, text in texts.items()]
 
 
-def _mend(row: Mapping[str, Any], settings: DataSettings) -> str:
+def _mend(row: dict[str, Any], settings: DataSettings) -> str:
     """What to do where the columns that are read are not in ``row``."""
     keys = {name: key_of(name) for name in row if isinstance(name, str)}
     said = {key for name, key in keys.items() if isinstance(row[name], str)}
-    if _WHO & said and {"content", "value"} & said:
+    if _roles_aside(row, settings) and {"content", "value"} & said:
         return GATHER
     known = named_columns(settings.columns)
     turns = [name for name, key in keys.items() if (key in _TURNS or key == "user") and name not in known]
@@ -141,8 +142,9 @@ def _column_roles(names: Sequence[str], where: str, settings: DataSettings, find
         findings.add("ROLE_UNKNOWN", where, f"{text}; say it: {mend}")
         return None
     found = [role or ("user", "assistant")[index % 2] for index, role in enumerate(roles)]
-    for name, role in zip(names, found, strict=True) if len(names) > 1 else ():
-        if name not in role_map and key_of(name) not in _PLAIN:
+    for name, role in zip(names, found, strict=True):
+        told = len(names) > 1 or not words_of(name).isdisjoint(_REPLY_WORDS)
+        if told and name not in role_map and key_of(name) not in _PLAIN:
             findings.notes[f"column {shortened(name)} is read as {role}"] += 1
     return found
 
@@ -196,7 +198,7 @@ def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
 def unsplit_speakers(text: str, roles: Iterable[str]) -> list[str]:
     """Which of ``roles``, in any capitals, seem to speak in a text where :func:`spoken` does not split it."""
     lines = re.finditer(
-        rf"{_AHEAD}({_any_of(roles)}){COLON}(?!//)", _BREAKS.sub("\n", text), re.MULTILINE | re.IGNORECASE
+        rf"{_AHEAD}({_any_of(roles)}){COLON}(?!//)", BREAKS.sub("\n", text), re.MULTILINE | re.IGNORECASE
     )
     in_line = [
         it for line in text.splitlines() for it in _in_line(re.findall(rf"(\S)[ \t]{{1,4}}({_any_of(roles)}):", line))

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
-from alora.data.cells import COLON, STAMP, listed, role_note, usual_role
+from alora.data.cells import BREAKS, COLON, STAMP, listed, role_note, usual_role
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.formats import shortened
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
@@ -81,7 +81,8 @@ def _speakers(rows: Rows) -> Counter[str]:
     """In how many rows of one message lines open with each name."""
     turns = [[message for message in row.conversation.messages if message.role != "system"] for row in rows]
     single = [messages for messages in turns if len(messages) == 1]
-    return Counter(name for (message,) in single for name in dict.fromkeys(_SPEAKER.findall(message.content)))
+    texts = (BREAKS.sub("\n", message.content) for (message,) in single)
+    return Counter(name for text in texts for name in dict.fromkeys(_SPEAKER.findall(text)))
 
 
 def check_roles(role_map: Mapping[str, str], rows: Rows, notes: Iterable[str]) -> list[Finding]:

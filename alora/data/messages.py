@@ -167,7 +167,8 @@ class _Reader:
         if len(item) == 2 and role in ROLES and isinstance(content, str) and lone_surrogate(content) is None:
             return Message(role, content)  # nearly every message there is
         before = self._findings.count
-        role = self._role(item.get("role", item.get("from")))
+        who = "from" if item.get("role") is None and "from" in item else "role"
+        role = self._role(item.get(who))
         given = [
             call
             for key in ("tool_calls", "function_call")
@@ -178,7 +179,7 @@ class _Reader:
         # OpenAI's, ShareGPT's, and that of a model that refuses
         said = next((key for key in ("content", "value", "refusal") if item.get(key) is not None), "content")
         content = self._content(item.get(said), role, bool(given))
-        read = ["role" if "role" in item else "from", said, "tool_calls", "function_call", "name", *media_of(item)]
+        read = [who, said, "tool_calls", "function_call", "name", *media_of(item)]
         if isinstance(refusal := item.get("refusal"), str):
             read.append("refusal")
             content = f"{content}\n{refusal}".strip("\n") if refusal and refusal != content else content

@@ -6,7 +6,7 @@ from pathlib import Path
 from alora.adapter.folder import load_adapter
 from alora.base.load import LoadedBase, load_base
 from alora.config.schema import BaseSettings, IdentitySettings, PromptSettings
-from alora.errors import CheckFailed
+from alora.errors import CheckFailed, ConfigError
 from alora.identity.cases import bare_suffix, identity_probes
 from alora.identity.certificate import Certificate
 from alora.identity.certify import certify, require_activated
@@ -43,7 +43,9 @@ def assert_kv_identity(
 
 def load(base: Base) -> LoadedBase:
     """The base that a test names, or has in memory."""
-    if not isinstance(base, str | Path):
+    if isinstance(base, LoadedBase):
         return base
+    if not isinstance(base, str | Path):
+        raise ConfigError(f"a base is a name, a folder or of alora.base.load.load_base, not {type(base).__name__}")
     source = str(Path(base).absolute()) if Path(base).is_dir() else str(base)
     return load_base(BaseSettings(source=source), progress=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.errors import AdapterError
-from alora.reading import read_whole
+from alora.reading import LONGEST, read_whole
 from alora.vllm_plugin import compat
 from alora.weights import CONFIG
 
@@ -23,6 +23,7 @@ _MEANINGFUL = (
     "use_qalora",
     "use_dora",
 )
+_LONGEST = 4 * 2**20  # bytes of a configuration: Python holds fifty times that, and a server's users wait
 _BASE_CHANGED = ("pissa", "olora", "corda", "loftq")
 
 
@@ -132,7 +133,7 @@ def read_json(folder: str, name: str) -> Any:
     if file.exists() and not file.is_file():
         raise OSError(f"{name} is a pipe or a device, not a file")  # opening a pipe waits for whoever writes to it
     try:
-        return json.loads(read_whole(file).decode("utf-8"))
+        return json.loads(read_whole(file, _LONGEST if name == CONFIG else LONGEST).decode("utf-8"))
     except RecursionError as error:  # nesting of a hostile file
         raise ValueError(str(error)) from error
 

@@ -8,7 +8,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -24,21 +23,18 @@ _FILE = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 _OF_THE_BASE = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")  # saved by PEFT, and skipped by vLLM
 _LARGEST = 2.0**63  # of a module's scaled product: every layer's norm squares it, in float32
+_PIECE, _MOST_TENSORS = 2**20, 2**16  # values at once; tensors of a file: a server's users wait while they are read
+_MOST_KEYS = 400  # of patterns: the module regex, which vLLM calls, compiles more than 500 anew for each module
 _MATCHING_S, _LONGEST = 2.0, 10_000  # of all names of an adapter, and of one: what was received may run for ever
 # What regex writes out many times as it compiles, before any limit of time, or reads otherwise than PEFT's re.
-_COSTLY = re.compile(r"\)[+{]|\{(?!\d{1,2}(?:,\d{0,2})?\})|\(\?(?!:|<?[=!]|P<)|\[\[|\(\*")
+_COSTLY = re.compile(r"\)[+{]|\{(?!\d{1,2}(?:,\d{0,2})?\})|\(\?(?!:|<?[=!]|P<)|\[:|\(\*")
 
 
 class _Costly(ValueError):
     """What may take the engine's time or memory."""
 
 
-@dataclass(frozen=True)
-class _Half:
-    """An A or a B; ``norm`` is not finite where the tensor holds a value that is not."""
-
-    shape: tuple[int, ...]
-    norm: float
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 def require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
@@ -53,23 +49,41 @@ def require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
     if file.is_file():
         try:
             with safe_open(file, "pt") as tensors:
-                halves = {name: _half(tensors.get_tensor(name)) for name in tensors.keys()}  # noqa: SIM118
+                _require_sound(tensors, copy, shown, config)
         except SafetensorError:
             return  # vLLM says what is wrong with it
-        head = [name for name in halves if ".lm_head." in f".{name}"]
-        if head and not config.adapts_head:
-            raise AdapterError(f"{shown}: {head[0]} is there, and target_modules of {CONFIG} does not name lm_head")
-        if odd := [name for name, half in halves.items() if not math.isfinite(half.norm)]:
+
+
+def _require_sound(tensors: Any, copy: str, shown: str, config: AdapterConfig) -> None:
+    names = list(tensors.keys())
+    head = [name for name in names if ".lm_head." in f".{name}"]
+    if head and not config.adapts_head:
+        raise AdapterError(f"{shown}: {head[0]} is there, and target_modules of {CONFIG} does not name lm_head")
+    scalings = dict[str, float]()
+    if config.is_alora:  # by the shapes alone, before a value is read
+        if len(names) > _MOST_TENSORS:
+            raise AdapterError(f"{shown}: {_FILE} has {len(names)} tensors, and {_MOST_TENSORS} are read")
+        shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
+        scalings = _fitting(shapes, read_json(copy, CONFIG), shown)
+    norms = {name: _norm(tensors.get_tensor(name)) for name in names}
+    if odd := [name for name, norm in norms.items() if not math.isfinite(norm)]:
+        raise AdapterError(
+            f"{shown}: {odd[0]} holds NaN or infinity, or no floating-point numbers; export the adapter again"
+        )
+    for module, scaling in scalings.items():
+        a, b = (norms[f"{_KEY_PREFIX}{module}.lora_{half}.weight"] for half in "AB")
+        if abs(scaling) * a * b > _LARGEST:
             raise AdapterError(
-                f"{shown}: {odd[0]} holds NaN or infinity, or no floating-point numbers; export the adapter again"
+                f"{shown}: lora_alpha of {CONFIG} makes the product of {module} larger than float32 can compute with; "
+                "export the adapter again"
             )
-        if config.is_alora:
-            _require_fit(halves, read_json(copy, CONFIG), shown)
 
 
-def _half(tensor: Any) -> _Half:
-    norm = float(tensor.float().double().norm()) if tensor.is_floating_point() else math.nan
-    return _Half(tuple(tensor.shape), norm)
+def _norm(tensor: Any) -> float:
+    """Not finite where a value is not; by pieces, since float64 takes eight times the memory of eight bits."""
+    if not tensor.is_floating_point():
+        return math.nan
+    return math.sqrt(sum(float(part.float().double().square().sum()) for part in tensor.flatten().split(_PIECE)))
 
 
 class _Matching:
@@ -99,15 +113,20 @@ class _Matching:
         return self._compiled[form, pattern].match(module, timeout=left)
 
 
-def _require_fit(halves: Mapping[str, _Half], config: dict[str, Any], shown: str) -> None:
+def _fitting(shapes: Shapes, config: dict[str, Any], shown: str) -> dict[str, float]:
+    """The scaling of each module; AdapterError where weights of these shapes are not what ``config`` says."""
     try:
-        matching = _Matching()
+        matching, scalings = _Matching(), dict[str, float]()
+        keys = {*(config.get("rank_pattern") or ()), *(config.get("alpha_pattern") or ())}
+        if len(keys) > _MOST_KEYS:
+            raise _Costly(f"{len(keys)} keys in rank_pattern and alpha_pattern, where {_MOST_KEYS} are read")
         named = _target_matcher(config, matching)
-        for module, pair in _pairs(halves).items():
+        for module, pair in _pairs(shapes).items():
             matching.left(module)
             if not named(module):
                 raise ValueError(f"target_modules does not name {module}")
-            _require_rank(module, pair, config, matching)
+            scalings[module] = _scaling(module, pair, config, matching)
+        return scalings
     except TimeoutError as error:
         raise AdapterError(
             f"{shown}: the names and patterns of {CONFIG} do not match within {_MATCHING_S:g} s, in which all requests "
@@ -117,26 +136,37 @@ def _require_fit(halves: Mapping[str, _Half], config: dict[str, Any], shown: str
         raise AdapterError(
             f"{shown}: {CONFIG} has {error}: all requests might wait for it; name the modules by a list of names"
         ) from error
-    except (TypeError, ValueError, RecursionError, MemoryError, re.error, regex.error) as error:
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        MemoryError,
+        re.error,
+        regex.error,
+    ) as error:
         raise AdapterError(
             f"{shown}: {CONFIG} and weights do not fit: {error}; PEFT refuses it or answers otherwise, so export the "
             "adapter again"
         ) from error
 
 
-def _pairs(halves: Mapping[str, _Half]) -> dict[str, dict[str, _Half]]:
+def _pairs(shapes: Shapes) -> dict[str, dict[str, tuple[int, ...]]]:
     """A and B by module; ValueError for other kinds of tensor, which PEFT's aLoRA has none of."""
-    pairs: dict[str, dict[str, _Half]] = defaultdict(dict)
-    for name, half in halves.items():
+    pairs: dict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for name, shape in shapes.items():
         if name.endswith(_OF_THE_BASE):
             continue
         # vLLM takes names without the prefix, too, and drops it everywhere; PEFT leaves such weights out.
         if not name.startswith(_KEY_PREFIX) or name.count(_KEY_PREFIX) != 1:
             raise ValueError(f"{name} does not begin with {_KEY_PREFIX!r}, or has it more than once")
         module, _, kind = name.removesuffix(".weight").removeprefix(_KEY_PREFIX).rpartition(".lora_")
-        if not module or kind not in ("A", "B") or not name.endswith(".weight") or len(half.shape) != 2:
-            raise ValueError(f"{name} of shape {half.shape} is not a LoRA weight of a linear layer")
-        pairs[module][kind] = half
+        # vLLM matches patterns to another name of a mixture's own weights, which PEFT's aLoRA has none of.
+        fused = f".{module}".endswith((".experts", ".experts.base_layer"))
+        if not module or fused or kind not in ("A", "B") or not name.endswith(".weight") or len(shape) != 2:
+            raise ValueError(f"{name} of shape {shape} is not a LoRA weight of a linear layer")
+        pairs[module][kind] = shape
     if alone := next((module for module, pair in pairs.items() if len(pair) != 2), None):
         raise ValueError(f"{alone} has no A or no B")
     return pairs
@@ -176,16 +206,14 @@ def _named(modules: Any, matching: _Matching) -> Callable[[str], bool]:
     return ends_with_name
 
 
-def _require_rank(module: str, pair: dict[str, _Half], config: dict[str, Any], matching: _Matching) -> None:
+def _scaling(module: str, pair: dict[str, tuple[int, ...]], config: dict[str, Any], matching: _Matching) -> float:
     rank = _by_pattern(config.get("rank_pattern"), module, config.get("r"), matching)
     alpha = _by_pattern(config.get("alpha_pattern"), module, config.get("lora_alpha"), matching)
     if type(rank) is not int or rank < 1 or type(alpha) not in (int, float) or not math.isfinite(alpha):
         raise ValueError(f"r is {rank!r} and lora_alpha {alpha!r} for {module}, not a rank and a finite number")
-    if (pair["A"].shape[0], pair["B"].shape[1]) != (rank, rank):
-        raise ValueError(f"{module} has A {pair['A'].shape} and B {pair['B'].shape}, and the rank is {rank}")
-    scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    if abs(scaling) * pair["A"].norm * pair["B"].norm > _LARGEST:
-        raise ValueError(f"lora_alpha {alpha:g} makes the product of {module} larger than float32 can compute with")
+    if (pair["A"][0], pair["B"][1]) != (rank, rank):
+        raise ValueError(f"{module} has A {pair['A']} and B {pair['B']}, and the rank is {rank}")
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def _by_pattern(by_key: dict[str, Any] | None, module: str, default: Any, matching: _Matching) -> Any:

@@ -228,6 +228,7 @@ ENDLESS = r"([\w.]*)" * 9 + r"(?!\1)\d\d"
 SLOW = r"([\w.]*)" * 5 + r"(?!\1)\d\d(?:%d)?"  # each match ends, after tens of milliseconds
 TOO_SLOW, COSTLY = "do not match within 2 s", "has a {}, where .* are read: all requests might wait for it; name"
 NO_PREFIX = "does not begin with 'base_model.model.', or has it more than once"
+LARGE = "lora_alpha of adapter_config.json makes the product of .* larger than float32"
 NO_LINEAR = "is not a LoRA weight of a linear layer"
 
 
@@ -253,7 +254,15 @@ NO_LINEAR = "is not a LoRA weight of a linear layer"
         ({"target_modules": "(?:" * 14 + "a{2}" + "){2}" * 14}, {}, COSTLY.format(r"pattern with '\){'")),
         ({"alpha_pattern": {"(?:" * 60 + "a" + ")+" * 60: 8}}, {}, COSTLY.format(r"pattern with '\)\+'")),
         ({"alpha_pattern": {"(?:(?R)?.)*": 8}}, {}, COSTLY.format(r"pattern with '\(\?'")),
-        ({"rank_pattern": {"[[:alpha:]]_proj": 8}}, {}, COSTLY.format(r"pattern with '\[\['")),
+        ({"rank_pattern": {"[[:alpha:]]_proj": 8}}, {}, COSTLY.format(r"pattern with '\[:'")),
+        (
+            {"alpha_pattern": {f"x{number}": 8 for number in range(401)}},
+            {},
+            COSTLY[:4] + "401 keys in rank_pattern and",
+        ),
+        ({"alpha_pattern": ["q_proj"]}, {}, "no attribute"),
+        ({}, {A.replace("q_proj", "experts.base_layer"): torch.ones(8, 64)}, NO_LINEAR),
+        ({}, {A.replace("self_attn.q_proj", "mlp.experts"): torch.ones(8, 64)}, NO_LINEAR),
         ({}, {EMBEDDING: torch.ones(8, 320)}, NO_LINEAR),
         ({}, {A.replace("_A.weight", "_B.bias"): torch.ones(8)}, NO_LINEAR),
         ({}, {A: torch.ones(8, 64, 1)}, NO_LINEAR),
@@ -271,7 +280,8 @@ NO_LINEAR = "is not a LoRA weight of a linear layer"
         ({"lora_alpha": math.nan}, {}, "lora_alpha nan"),
         ({"lora_alpha": -math.inf}, {}, "lora_alpha -inf"),
         ({"alpha_pattern": {"up_proj": math.nan}}, {}, "lora_alpha nan for .*up_proj"),
-        ({"lora_alpha": 1e38}, {}, "lora_alpha 1e.38 makes the product"),
+        ({"lora_alpha": 10**400}, {}, "too large to convert"),
+        ({"lora_alpha": 1e38}, {}, LARGE),
     ],
 )
 def test_an_alora_whose_weights_do_not_fit_its_configuration_is_refused(toys, tmp_path, changes, tensors, said):
@@ -280,11 +290,45 @@ def test_an_alora_whose_weights_do_not_fit_its_configuration_is_refused(toys, tm
     edit_config(str(odd), **changes)
     save_file(load_file(odd / "adapter_model.safetensors") | tensors, odd / "adapter_model.safetensors")
     with pytest.raises(
-        AdapterError, match=said if said == TOO_SLOW or "might wait" in said else f"do not fit: .*{said}"
+        AdapterError,
+        match=said if said in (TOO_SLOW, LARGE) or said.startswith(COSTLY[:4]) else f"do not fit: .*{said}",
     ):
         Records().read(str(odd))
     edit_config(str(odd), alora_invocation_tokens=None)
     assert not Records().read(str(odd)).config.is_alora, "plain LoRA is vLLM's own business"
+
+
+def test_what_does_not_fit_is_refused_before_a_value_is_read(toys, tmp_path, monkeypatch):
+    """A tensor may be of gigabytes, and a file of millions of them."""
+    odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
+    weights = load_file(odd / "adapter_model.safetensors")
+    read, norm = [], adapter_weights._norm
+    monkeypatch.setattr(adapter_weights, "_norm", lambda tensor: read.append(tensor) or norm(tensor))
+    monkeypatch.setattr(adapter_weights, "_MOST_TENSORS", len(weights) + 2)
+    many = {f"x{number}": torch.ones(1) for number in range(3)}
+    for more, said in (({A: torch.ones(16, 64)}, "the rank is 8"), (many, f"tensors, and {len(weights) + 2} are read")):
+        save_file(weights | more, odd / "adapter_model.safetensors")
+        with pytest.raises(AdapterError, match=said):
+            Records().read(str(odd))
+    assert not read
+    save_file(weights, odd / "adapter_model.safetensors")
+    assert Records().read(str(odd))
+    assert len(read) == len(weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e5m2])
+def test_a_norm_is_that_of_the_whole(dtype, monkeypatch):
+    monkeypatch.setattr(adapter_weights, "_PIECE", 7)
+    tensor = torch.linspace(-3, 4, 60).reshape(4, 15).to(dtype)
+    assert adapter_weights._norm(tensor) == pytest.approx(float(tensor.double().norm()))
+    assert adapter_weights._norm(torch.zeros(0, 8)) == 0
+
+
+def test_a_configuration_of_many_megabytes_is_refused(toys, tmp_path):
+    odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
+    edit_config(str(odd), x=[[]] * 1_100_000)
+    with pytest.raises(AdapterError, match="not a readable PEFT configuration"):
+        Records().read(str(odd))
 
 
 def test_names_have_a_limit_of_time_as_patterns_have(toys, tmp_path, monkeypatch):

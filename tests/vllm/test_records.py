@@ -53,6 +53,7 @@ def test_a_plain_adapter_with_a_head_is_one_that_adapts_it(home):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_weights_that_are_no_numbers_are_refused(value, home):
+    edit_config(str(home), alora_invocation_tokens=None)
     save_file({"a.lora_A.weight": torch.tensor([1.0, value])}, home / "adapter_model.safetensors")
     with pytest.raises(AdapterError, match="holds NaN or infinity"):
         Records().read(str(home))

@@ -92,6 +92,10 @@ def test_rows_that_read_as_transcripts_are_doubtful():
     (finding,) = check_turns("train", [*chats, row("hello")])
     assert (finding.severity, finding.code, finding.where) == (WARNING, "TRANSCRIPT", "train")
     assert "data.role_map={Agent: ROLE, Customer: user}" in finding.problem
+    for cut in ("<br>", "\\n", "\r", "\x0b", " | "):
+        assert check_turns("train", [row(f"Agent: hello{cut}Customer: {i}{cut}http://a.b") for i in range(3)]) == [
+            finding
+        ]
     for stamp in ("[10:00] ", "(10:00) ", "10:00:05 ", "2024-05-01 10:00 ", "[2024-05-01T10:00Z] "):
         stamped = [row(f"{stamp}Agent: hello\n{stamp}Customer: {i}\n{stamp}http://a.b") for i in range(3)]
         assert check_turns("train", stamped) == [finding]

@@ -374,6 +374,18 @@ def test_messages_in_one_of_several_text_columns_are_one_text_and_noted():
     assert read({"text": pasted})[0].messages == (Message("user", pasted),)
 
 
+@pytest.mark.parametrize(("name", "told"), [("reply", 1), ("generated_text", 1), ("response", 0), ("chat", 0)])
+def test_a_lone_column_that_may_be_a_reply_is_noted(name, told):
+    _, findings = read({name: "Hi"}, columns=ColumnSettings(messages=name))
+    assert findings.notes == ({f"column {name!r} is read as user": 1} if told else {})
+
+
+def test_a_role_that_is_null_is_said_elsewhere():
+    found, findings = messages({"role": None, "from": "human", "value": "Hi"})
+    assert found == (Message("user", "Hi"),)
+    assert findings.notes == {"role 'human' is read as user": 1}
+
+
 def test_names_in_camel_case_have_words():
     turns = {"botResponse": "Ho", "userMessage": "Hi", "AIMessage": "Yo", "LLMAnswer": "Yes"}
     conversation, findings = read(turns, columns=ColumnSettings(messages=",".join(turns)))
@@ -432,6 +444,8 @@ def test_a_message_a_row_is_no_conversation_a_row(names):
     conversation, findings = read(row, columns=named)
     assert conversation.messages == (Message("user", "Hi"),)
     assert findings.notes == {f"{names[0]!r} is not read: {gather}": 1}
+    mail = {"sender": "ann@example.org", "subject": "Hello", "content": "Hi"}
+    assert read(mail)[1].all()[0].problem.endswith("; set data.columns.messages=NAME, one for all rows of a file")
     for other in (row | {names[0]: "ann"}, row | {names[0]: None}, {names[1]: "Hi"}):
         assert not read(other, columns=named)[1].notes
     assert not read(row, columns=ColumnSettings(messages=names[1], group=names[0]))[1].notes
