@@ -75,7 +75,7 @@ def _say_findings(findings: list[Fault]) -> None:
 
 def _package_findings() -> list[Fault]:
     """Torch's broken companions, by which others do not load either, and requirements of alora's own metadata that are
-    missing, outside their range or broken (where torch is, none that imports it)."""
+    missing, outside their range or, unless torch is, broken."""
     findings, torch_loads = _companion_findings(), _imported("torch")[1] is None
     missing_extras: set[str] = set()
     for line in metadata.requires("alora-toolkit") or []:
@@ -94,7 +94,8 @@ def _package_findings() -> list[Fault]:
             and requirement.name not in _TOLD
             and (fault := _imported(_module(requirement.name))[1])
         ):
-            remedy = f"pip install --force-reinstall --no-deps '{requirement.name}{requirement.specifier}'"
+            spec = f"'{requirement.name}{requirement.specifier}'"
+            remedy = f"pip install {spec} brings what it lacks; else pip install --force-reinstall --no-deps {spec}"
             findings.append(Fault(f"{requirement.name} {found} does not load ({fault})", remedy, broken=True))
     for extra in sorted(missing_extras & _EXTRAS.keys()):
         findings.append(Fault(f"no {_EXTRAS[extra]}", f"pip install 'alora-toolkit[{extra}]'"))

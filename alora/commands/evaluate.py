@@ -23,7 +23,7 @@ from alora.config.schema import DataSettings, EvaluationSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
 from alora.data.splits import known_rows, read_shared_rows
-from alora.errors import AloraError, DataError, LeftOut
+from alora.errors import AloraError, ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.baselines import calibrated
 from alora.evaluation.calibration import refit_settings
@@ -193,7 +193,7 @@ def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions, traine
 
 
 def _baseline(recipe: Recipe, subject: Subject, taught: _Taught, rows: Rows, fitted_on: int) -> list[Scored]:
-    """The bag of words, where there are rows to fit it on, calibrated for what the adapter was, where it can be."""
+    """The bag of words, where there are rows to fit it on, calibrated for the adapter's target where it can be."""
     policy = subject.require_policy()
     if not any(policy.id in row.labels for row in taught.train):
         return []
@@ -208,7 +208,7 @@ def _baseline(recipe: Recipe, subject: Subject, taught: _Taught, rows: Rows, fit
         point = OperatingPoint() if subject.bundle is None else subject.bundle.manifest.operating_point
         settings = refit_settings(point, EvaluationSettings(bootstrap=recipe.evaluation.bootstrap))
         found = calibrated(method, parts, settings, None, taught.seed, fitted_on).evaluation
-    except DataError:
+    except (DataError, ConfigError):
         why = "without the run's validation rows, of both kinds: compare it by AUROC"
         note(f"{policy.id}: the bag of words is at 0.5, uncalibrated, {why}")
         found = evaluate(predicted["test"], OperatingPoint(), recipe.evaluation, method=method, trained_on=fitted_on)

@@ -21,7 +21,8 @@ CONTEXT = ("context", "input", "history", "document", "documents", "passage", "r
 ASKED, REPLIES = ("prompt", "instruction", "question"), ("response", "completion", "output", "answer", "assistant")
 _TURNS = {**dict.fromkeys((*ASKED, "text"), "user"), **dict.fromkeys((*REPLIES, "agent"), "assistant")}
 _SPEAKERS = {alias for alias, role in ALIASES.items() if role in ("user", "assistant")}
-_REPLY_WORDS = {"reply", "generation", "generated", "chosen", "target"}  # of a lone column that is read as the user's
+# Of a lone column's name, by which it may be a reply; if it is read as the user's, a note says so.
+_REPLY_WORDS = {"reply", "generation", "generated", "prediction", "chosen", "rejected", "target"}
 # Names of columns that say who speaks, so that no note need; a reference may be the user's document, or the answer.
 _PLAIN = {*_TURNS, *CONTEXT, *ROLES, *_SPEAKERS} - {"reference"}
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
@@ -45,7 +46,7 @@ _LINE = "(?:^|(?<=[\r\x0b\x0c\x85\u2028\u2029]))"  # where one begins, by re.MUL
 _INDENT, COLON = "[ \t\xa0\u202f\u3000\u200e\ufeff]*", "[ \t\xa0\u202f]{0,2}[:：]"
 # What may stand before a speaker where it is no stamp that alora knows: "**", "[12 May, 10:00]", but no mere words.
 _AHEAD = r"^(?P<ahead>[^\n]{0,40}?)(?<!\w)"
-BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x0b\x0c\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
+_BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x0b\x0c\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
 GATHER = "one row is one conversation: gather a conversation's turns into messages"
 STAYS_ONE = "a text with lines of a speaker of data.role_map is not split: its first line opens with none, spelt so"
 STAYS_WITHIN = "a turn of a transcript has a speaker of data.role_map within it: at no line's start, or spelt otherwise"
@@ -98,8 +99,9 @@ def _text_turns(
         findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
     for name in _roles_aside(row, settings) if len(names) == 1 else ():
         findings.notes[f"{name!r} is not read: {GATHER}"] += 1
-    for name in [name for name, text in texts.items() if _WRITTEN.match(text.lstrip()[:_OPENING])]:
-        findings.notes[f"messages in column {name!r}, as JSON or as Python prints them, are read as one text"] += 1
+    for name, text in texts.items():
+        if _WRITTEN.match(text.lstrip()[:_OPENING]):
+            findings.notes[f"messages in column {name!r}, as JSON or as Python prints them, are read as one text"] += 1
     roles = _column_roles(names, where, settings, findings)
     if roles is None:
         return None
@@ -110,10 +112,12 @@ def _mend(row: dict[str, Any], settings: DataSettings) -> str:
     """What to do where the columns that are read are not in ``row``."""
     keys = {name: key_of(name) for name in row if isinstance(name, str)}
     said = {key for name, key in keys.items() if isinstance(row[name], str)}
-    if _roles_aside(row, settings) and {"content", "value"} & said:
+    address = any("@" in row[name] for name, key in keys.items() if key == "from" and key in said)
+    by_name = "role" in said or ("from" in said and not address)
+    if (by_name or _roles_aside(row, settings)) and {"content", "value"} & said:
         return GATHER
     known = named_columns(settings.columns)
-    turns = [name for name, key in keys.items() if (key in _TURNS or key == "user") and name not in known]
+    turns = [name for name, key in keys.items() if key in {*_TURNS, "user"} and name not in known]
     asked, replies = ([name for name in turns if keys[name] in known and " " not in name] for known in (ASKED, REPLIES))
     if len(turns) < 2:
         return "set data.columns.messages=NAME, one for all rows of a file"
@@ -177,7 +181,11 @@ def _roles_aside(row: dict[str, Any], settings: DataSettings) -> list[str]:
     """The columns that say who speaks in a row, as in an export with one message a row."""
     names = [name for name in row if isinstance(name, str) and key_of(name) in _WHO]
     roles = [(name, row[name]) for name in names if name not in named_columns(settings.columns)]
-    return [name for name, role in roles if isinstance(role, str) and role_of(role, settings.role_map)]
+    return [
+        name
+        for name, role in roles
+        if isinstance(role, str) and (role_of(role, settings.role_map) or key_of(role) in _TURNS)
+    ]
 
 
 def named_columns(columns: ColumnSettings) -> set[str]:
@@ -198,7 +206,7 @@ def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
 def unsplit_speakers(text: str, roles: Iterable[str]) -> list[str]:
     """Which of ``roles``, in any capitals, seem to speak in a text where :func:`spoken` does not split it."""
     lines = re.finditer(
-        rf"{_AHEAD}({_any_of(roles)}){COLON}(?!//)", BREAKS.sub("\n", text), re.MULTILINE | re.IGNORECASE
+        rf"{_AHEAD}({_any_of(roles)}){COLON}(?!//)", _BREAKS.sub("\n", text), re.MULTILINE | re.IGNORECASE
     )
     in_line = [
         it for line in text.splitlines() for it in _in_line(re.findall(rf"(\S)[ \t]{{1,4}}({_any_of(roles)}):", line))

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
-from alora.data.cells import BREAKS, COLON, STAMP, listed, role_note, usual_role
+from alora.data.cells import COLON, STAMP, listed, role_note, usual_role
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.formats import shortened
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
@@ -17,6 +17,7 @@ LEAST_POSITIVES = 10  # validation rows that a threshold is fitted on
 RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
 _SPEAKER = re.compile(rf"^[ \t\u200e]*{STAMP}(\w[\w .-]{{0,30}}):(?!//)", re.MULTILINE)
+_BREAK = re.compile(r"<br\s{0,2}/?>|[\r\x0b\x0c\x85\u2028\u2029]", re.IGNORECASE)  # of a line, for some
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]
@@ -81,7 +82,7 @@ def _speakers(rows: Rows) -> Counter[str]:
     """In how many rows of one message lines open with each name."""
     turns = [[message for message in row.conversation.messages if message.role != "system"] for row in rows]
     single = [messages for messages in turns if len(messages) == 1]
-    texts = (BREAKS.sub("\n", message.content) for (message,) in single)
+    texts = (_BREAK.sub("\n", message.content) for (message,) in single)
     return Counter(name for text in texts for name in dict.fromkeys(_SPEAKER.findall(text)))
 
 

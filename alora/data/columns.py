@@ -50,7 +50,7 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
             continue
         forms = [named]
         if key == "messages" and named == usual.messages:  # a text under a list's name may be an id, so it comes last
-            there = {*chain(*turns)}
+            there = {*chain(*turns)} - ({"user"} & {key_of(columns.group or "")})  # an id then, and no turn
             texts = _texts(there) or _texts({low for low in there if filled[low] > len(spelt) / 10})  # not now and then
             if texts == ["prompt"] and any(filled[low] for low in there & {*REPLIES}):
                 texts = []

@@ -167,7 +167,7 @@ class _Reader:
         if len(item) == 2 and role in ROLES and isinstance(content, str) and lone_surrogate(content) is None:
             return Message(role, content)  # nearly every message there is
         before = self._findings.count
-        who = "from" if item.get("role") is None and "from" in item else "role"
+        who = next((key for key in ("role", "from") if item.get(key) is not None), "role")
         role = self._role(item.get(who))
         given = [
             call

@@ -1,5 +1,6 @@
 """What an adapter's ``adapter_config.json`` says: where it starts, and what this vLLM would not read of it."""
 
+import errno
 import functools
 import json
 import os
@@ -49,7 +50,8 @@ def read_config(folder: str, shown: str) -> AdapterConfig:
     try:
         config = read_json(folder, CONFIG)
     except (OSError, ValueError) as error:
-        raise AdapterError(f"{file}: not a readable PEFT configuration ({error})") from error
+        why = getattr(error, "strerror", None) or error
+        raise AdapterError(f"{file}: not a readable PEFT configuration ({why})") from error
     config = config if isinstance(config, dict) else {}
     tokens = config.get("alora_invocation_tokens")
     if tokens is None:
@@ -97,12 +99,13 @@ def _require_read(config: dict[str, Any], file: Path) -> None:
 
 
 def claims_alora(path: str) -> bool:
-    """Whether an adapter claims to be an aLoRA, however badly; what cannot be read claims nothing."""
+    """Whether an adapter claims to be an aLoRA, however badly; what cannot be read claims nothing, but for what is too
+    long to look into: stock vLLM would read it."""
     try:
         folder = compat.adapter_folder(path)
         config = read_json(folder, CONFIG)
-    except (OSError, ValueError):
-        return False
+    except (OSError, ValueError) as error:
+        return getattr(error, "errno", None) == errno.EFBIG
     return isinstance(config, dict) and (
         config.get("alora_invocation_tokens") is not None
         or bool(config.get(_EARLIER_KEY))

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import monotonic
+from time import thread_time
 from typing import Any
 
 import regex
@@ -83,6 +83,8 @@ def _norm(tensor: Any) -> float:
     """Not finite where a value is not; by pieces, since float64 takes eight times the memory of eight bits."""
     if not tensor.is_floating_point():
         return math.nan
+    if tensor.numel() <= _PIECE:
+        return float(tensor.float().double().norm())
     return math.sqrt(sum(float(part.float().double().square().sum()) for part in tensor.flatten().split(_PIECE)))
 
 
@@ -91,13 +93,13 @@ class _Matching:
     patterns by the same module after that."""
 
     def __init__(self) -> None:
-        self._until, self._compiled = monotonic() + _MATCHING_S, dict[tuple[str, str], Any]()
+        self._until, self._compiled = thread_time() + _MATCHING_S, dict[tuple[str, str], Any]()
 
     def left(self, name: str) -> float:
         """Seconds that ``name``, or a pattern, may take; TimeoutError for none, _Costly for one that is too long."""
         if len(name) > _LONGEST:
             raise _Costly(f"a name or pattern of {len(name)} characters, where {_LONGEST} are read")
-        if (left := self._until - monotonic()) <= 0:
+        if (left := self._until - thread_time()) <= 0:
             raise TimeoutError
         return left
 
@@ -134,7 +136,7 @@ def _fitting(shapes: Shapes, config: dict[str, Any], shown: str) -> dict[str, fl
         ) from error
     except _Costly as error:
         raise AdapterError(
-            f"{shown}: {CONFIG} has {error}: all requests might wait for it; name the modules by a list of names"
+            f"{shown} has {error}: all requests might wait for it; use fewer, shorter or simpler ones"
         ) from error
     except (
         TypeError,
@@ -184,9 +186,10 @@ def _target_matcher(config: dict[str, Any], matching: _Matching) -> Callable[[st
     whole = {*map(str, targets)}
 
     def in_layers(module: str) -> bool:
-        of_layers = config.get("layers_pattern") or [r"[^.]*"]
-        for pattern in [of_layers] if isinstance(of_layers, str) else of_layers:
-            if found := matching.match(r"(?:^|.*?\.){}\.(?P<idx>\d+)\.", pattern, module):
+        of_layers = config.get("layers_pattern")
+        form = r"(?:^|.*?\.){}\.(?P<idx>\d+)\." if of_layers else r".*?\.{}\.(?P<idx>\d+)\."
+        for pattern in [of_layers] if isinstance(of_layers, str) and of_layers else of_layers or [r"[^.]*"]:
+            if found := matching.match(form, pattern, module):
                 return found["idx"] is not None and int(found["idx"]) in layers
         return False
 

@@ -226,7 +226,7 @@ A, B = (f"base_model.model.model.layers.0.self_attn.q_proj.lora_{half}.weight" f
 EMBEDDING = "base_model.model.model.embed_tokens.lora_embedding_A"
 ENDLESS = r"([\w.]*)" * 9 + r"(?!\1)\d\d"
 SLOW = r"([\w.]*)" * 5 + r"(?!\1)\d\d(?:%d)?"  # each match ends, after tens of milliseconds
-TOO_SLOW, COSTLY = "do not match within 2 s", "has a {}, where .* are read: all requests might wait for it; name"
+TOO_SLOW, COSTLY = "do not match within 2 s", "has a {}, where .* are read: all requests might wait for it; use"
 NO_PREFIX = "does not begin with 'base_model.model.', or has it more than once"
 LARGE = "lora_alpha of adapter_config.json makes the product of .* larger than float32"
 NO_LINEAR = "is not a LoRA weight of a linear layer"
@@ -324,11 +324,16 @@ def test_a_norm_is_that_of_the_whole(dtype, monkeypatch):
     assert adapter_weights._norm(torch.zeros(0, 8)) == 0
 
 
-def test_a_configuration_of_many_megabytes_is_refused(toys, tmp_path):
+def test_a_configuration_of_many_megabytes_is_refused(engine, toys, tmp_path):
     odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
     edit_config(str(odd), x=[[]] * 1_100_000)
-    with pytest.raises(AdapterError, match="not a readable PEFT configuration"):
+    refused = pytest.raises(AdapterError, match="not a readable PEFT configuration")
+    with refused:
         Records().read(str(odd))
+    for tokens in (INVOCATION, None):  # stock vLLM would read it, and run an aLoRA from the first token on
+        edit_config(str(odd), alora_invocation_tokens=tokens)
+        with refused:
+            activation_source.record_of(engine.core, lora_request(ToyAdapter("odd", 197, str(odd), ())))
 
 
 def test_names_have_a_limit_of_time_as_patterns_have(toys, tmp_path, monkeypatch):

@@ -291,6 +291,13 @@ def test_what_is_said_of_missing_columns_names_no_label_and_no_two_of_a_kind(row
     assert findings.all()[0].problem.endswith(f"set data.columns.messages={named}, one for all rows of a file")
 
 
+def test_a_user_who_is_a_group_is_no_turn():
+    row = {"user": "u1", "prompt": "Hi", "assistant": "Ho"}
+    conversation, _ = read(row, columns=ColumnSettings(group="user"))
+    assert [m.content for m in conversation.messages] == ["Hi", "Ho"]
+    assert read(row)[0] is None
+
+
 def test_a_column_that_is_filled_now_and_then_leaves_the_turns_plain(tmp_path):
     pair, path = {"prompt": "a", "response": "b"}, tmp_path / "rows.jsonl"
     for more, codes in (
@@ -444,8 +451,11 @@ def test_a_message_a_row_is_no_conversation_a_row(names):
     conversation, findings = read(row, columns=named)
     assert conversation.messages == (Message("user", "Hi"),)
     assert findings.notes == {f"{names[0]!r} is not read: {gather}": 1}
-    mail = {"sender": "ann@example.org", "subject": "Hello", "content": "Hi"}
-    assert read(mail)[1].all()[0].problem.endswith("; set data.columns.messages=NAME, one for all rows of a file")
+    for sender in ("sender", "from"):
+        mail = {sender: "ann@example.org", "subject": "Hello", "content": "Hi"}
+        assert read(mail)[1].all()[0].problem.endswith("; set data.columns.messages=NAME, one for all rows of a file")
+    assert read({"role": "Rep", "content": "Hi"})[1].all()[0].problem.endswith(f"; {gather}")
+    assert read(row | {names[0]: "Agent"}, columns=named)[1].notes == {f"{names[0]!r} is not read: {gather}": 1}
     for other in (row | {names[0]: "ann"}, row | {names[0]: None}, {names[1]: "Hi"}):
         assert not read(other, columns=named)[1].notes
     assert not read(row, columns=ColumnSettings(messages=names[1], group=names[0]))[1].notes
