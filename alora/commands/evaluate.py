@@ -182,9 +182,13 @@ def _settings(recipe: Recipe, subject: Subject, data: DataSettings) -> dict[str,
     }
 
 
+def _point(subject: Subject) -> OperatingPoint:
+    """An adapter without a manifest has none: temperature 1, threshold one half."""
+    return OperatingPoint() if subject.bundle is None else subject.bundle.manifest.operating_point
+
+
 def _of_adapter(recipe: Recipe, subject: Subject, predicted: Predictions, trained_on: int) -> Scored:
-    """An adapter without a manifest has no operating point: temperature 1, threshold one half."""
-    point = OperatingPoint() if subject.bundle is None else subject.bundle.manifest.operating_point
+    point = _point(subject)
     if subject.bundle is None:
         note(f"{subject.folder} has no manifest, so no threshold of its own: reported at 0.5, uncalibrated")
     method, digest = "alora" if subject.weights.spec.activated else "lora", subject.weights.digest
@@ -205,8 +209,7 @@ def _baseline(recipe: Recipe, subject: Subject, taught: _Taught, rows: Rows, fit
     predicted, method = {"test": baseline.predict(rows)}, "bag_of_words"
     try:
         parts = {"validation": baseline.predict(taught.validation)} | predicted
-        point = OperatingPoint() if subject.bundle is None else subject.bundle.manifest.operating_point
-        settings = refit_settings(point, EvaluationSettings(bootstrap=recipe.evaluation.bootstrap))
+        settings = refit_settings(_point(subject), EvaluationSettings(bootstrap=recipe.evaluation.bootstrap))
         found = calibrated(method, parts, settings, None, taught.seed, fitted_on).evaluation
     except (DataError, ConfigError):
         why = "without the run's validation rows, of both kinds: compare it by AUROC"

@@ -171,10 +171,11 @@ def key_of(name: str) -> str:
     return name.strip().lower()
 
 
-def words_of(name: str) -> set[str]:
+@lru_cache
+def words_of(name: str) -> frozenset[str]:
     """The words of a column's name (``bot_response``, ``botResponse``), each as it is and without a plural's s."""
     words = re.findall(r"[^\W\d_]+", _CAMEL.sub("_", name).lower())
-    return {form for word in words for form in (word, word.removesuffix("s"))}
+    return frozenset(form for word in words for form in (word, word.removesuffix("s")))
 
 
 def _roles_aside(row: dict[str, Any], settings: DataSettings) -> list[str]:

@@ -186,9 +186,9 @@ def _target_matcher(config: dict[str, Any], matching: _Matching) -> Callable[[st
     whole = {*map(str, targets)}
 
     def in_layers(module: str) -> bool:
-        of_layers = config.get("layers_pattern")
+        of_layers = config.get("layers_pattern") or ()
         form = r"(?:^|.*?\.){}\.(?P<idx>\d+)\." if of_layers else r".*?\.{}\.(?P<idx>\d+)\."
-        for pattern in [of_layers] if isinstance(of_layers, str) and of_layers else of_layers or [r"[^.]*"]:
+        for pattern in ([of_layers] if isinstance(of_layers, str) else of_layers) or [r"[^.]*"]:
             if found := matching.match(form, pattern, module):
                 return found["idx"] is not None and int(found["idx"]) in layers
         return False
