@@ -76,7 +76,8 @@ def _say_findings(findings: list[Fault]) -> None:
 def _package_findings() -> list[Fault]:
     """Torch's broken companions, by which others do not load either, and requirements of alora's own metadata that are
     missing, outside their range or, unless torch is, broken."""
-    findings, torch_loads = _companion_findings(), _imported("torch")[1] is None
+    torch_loads = _imported("torch")[1] is None  # nothing that needs it can be judged where it does not
+    findings = _companion_findings() if torch_loads else []
     missing_extras: set[str] = set()
     for line in metadata.requires("alora-toolkit") or []:
         requirement = Requirement(line)

@@ -136,16 +136,14 @@ def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, fin
         findings.add("COLUMN_MISSING", where, f"{text}; correct data.columns.messages, or add that column, be it empty")
 
 
-def note_unread(
-    columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, noted: Collection[str] = ()
-) -> None:
+def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, told: set[str]) -> None:
     """A note on what may be a turn and is not read: next to texts any other, next to a list those with such a name.
-    Columns that are ``noted`` are not told again."""
+    Columns that were ``told`` are not told again."""
     plain = isinstance(row.get(columns.messages, ""), str) and POLICY_PLACE not in columns.label
     taken, by_name, others = named_columns(columns), [], []
     for low, name in _spelt(row).items():
         words = words_of(name)
-        if name in taken or name in noted or low in ("system", "policy"):
+        if name in taken or name in told or low in ("system", "policy"):
             continue
         if words & _WORDS and words.isdisjoint(("id", "label")) and not isinstance(row[name], int | float):
             by_name.append(name)
@@ -155,6 +153,7 @@ def note_unread(
         are = "are" if len(left) > 1 else "is"
         more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
         findings.notes[f"{listed(left)}{more} {are} not read: data.columns.messages names no such turn"] = 1
+        told.update(left)
 
 
 def own_columns(settings: DataSettings, row: Mapping[str, Any], findings: Findings) -> DataSettings:

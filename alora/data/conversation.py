@@ -138,7 +138,7 @@ def parse_conversation(
             columns = replace(columns, messages=ColumnSettings.messages)
         found = find_columns(columns, [row], findings)
         if columns.messages == ColumnSettings.messages:
-            note_unread(found, row, findings)
+            note_unread(found, row, findings, set())
         columns = found
         require_seen(columns, row.keys(), where, findings)
     conversation = conversation_of(row, where, replace(settings, columns=columns), findings)
@@ -210,14 +210,13 @@ def _conversations(
     found = replace(settings, columns=find_columns(settings.columns, first, findings))
     plain = not any(isinstance(unpacked(row.get(found.columns.messages)), list) for row in first)
     names = found.columns.messages.split(",") if settings.columns.messages == ColumnSettings.messages else ()
-    seen, noted = set[str](), set[str]()
+    seen, told = set[str](), set[str]()
     for where, value in rows:
         own = found
         if isinstance(value, dict):
-            if not value.keys() <= noted and any(value.get(name) is not None for name in names):
-                note_unread(found.columns, value, findings, noted)
-                noted |= value.keys()
-            seen |= value.keys()
+            if not value.keys() <= told and any(value.get(name) is not None for name in names):
+                note_unread(found.columns, value, findings, told)
+            seen.update(value)  # in place, as |= is not with keys
             own = own_columns(found, value, findings)
             plain = plain and own is found
         yield where, value, own, conversation_of(value, where, own, findings)

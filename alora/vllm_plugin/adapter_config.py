@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.errors import AdapterError
-from alora.reading import LONGEST, read_whole
+from alora.reading import read_whole
 from alora.vllm_plugin import compat
 from alora.weights import CONFIG
 
@@ -24,7 +24,7 @@ _MEANINGFUL = (
     "use_qalora",
     "use_dora",
 )
-_LONGEST = 4 * 2**20  # bytes of a configuration: Python holds fifty times that, and a server's users wait
+_LONGEST = 4 * 2**20  # bytes of a file: Python holds fifty times that, and a server's users wait
 _BASE_CHANGED = ("pissa", "olora", "corda", "loftq")
 
 
@@ -49,13 +49,14 @@ def read_config(folder: str, shown: str) -> AdapterConfig:
     file = Path(shown, CONFIG)
     try:
         config = read_json(folder, CONFIG)
+        config = config if isinstance(config, dict) else {}
+        tokens = config.get("alora_invocation_tokens")
+        lost = tokens is None and _exported_as_alora(folder)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise AdapterError(f"{file}: not a readable PEFT configuration ({why})") from error
-    config = config if isinstance(config, dict) else {}
-    tokens = config.get("alora_invocation_tokens")
     if tokens is None:
-        if _exported_as_alora(folder):
+        if lost:
             raise AdapterError(
                 f"{file} has no alora_invocation_tokens, but {MANIFEST} next to it says that this is an aLoRA: a tool "
                 "deleted the key, and the adapter would run as a wrong plain LoRA; restore the file"
@@ -104,13 +105,13 @@ def claims_alora(path: str) -> bool:
     try:
         folder = compat.adapter_folder(path)
         config = read_json(folder, CONFIG)
+        return isinstance(config, dict) and (
+            config.get("alora_invocation_tokens") is not None
+            or bool(config.get(_EARLIER_KEY))
+            or _exported_as_alora(folder)
+        )
     except (OSError, ValueError) as error:
         return getattr(error, "errno", None) == errno.EFBIG
-    return isinstance(config, dict) and (
-        config.get("alora_invocation_tokens") is not None
-        or bool(config.get(_EARLIER_KEY))
-        or _exported_as_alora(folder)
-    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -136,15 +137,18 @@ def read_json(folder: str, name: str) -> Any:
     if file.exists() and not file.is_file():
         raise OSError(f"{name} is a pipe or a device, not a file")  # opening a pipe waits for whoever writes to it
     try:
-        return json.loads(read_whole(file, _LONGEST if name == CONFIG else LONGEST).decode("utf-8"))
+        return json.loads(read_whole(file, _LONGEST).decode("utf-8"))
     except RecursionError as error:  # nesting of a hostile file
         raise ValueError(str(error)) from error
 
 
 def _exported_as_alora(folder: str) -> bool:
-    """Whether the folder is one of alora's own bundles, of an aLoRA: tools that drop PEFT's key leave this one."""
+    """Whether the folder is one of alora's own bundles, of an aLoRA: tools that drop PEFT's key leave this one. OSError
+    for a manifest that is too long to look into."""
     try:
         manifest = read_json(folder, MANIFEST)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            raise OSError(errno.EFBIG, f"{MANIFEST} next to it {error.strerror}") from error
         return False
     return isinstance(manifest, dict) and manifest.get("activated") is True

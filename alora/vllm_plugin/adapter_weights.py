@@ -83,9 +83,12 @@ def _norm(tensor: Any) -> float:
     """Not finite where a value is not; by pieces, since float64 takes eight times the memory of eight bits."""
     if not tensor.is_floating_point():
         return math.nan
-    if tensor.numel() <= _PIECE:
-        return float(tensor.float().double().norm())
-    return math.sqrt(sum(float(part.float().double().square().sum()) for part in tensor.flatten().split(_PIECE)))
+    try:
+        if tensor.numel() <= _PIECE:
+            return float(tensor.float().double().norm())
+        return math.sqrt(sum(float(part.float().double().square().sum()) for part in tensor.flatten().split(_PIECE)))
+    except NotImplementedError:  # four bits, packed
+        return math.nan
 
 
 class _Matching:
@@ -110,7 +113,8 @@ class _Matching:
         if (form, pattern) not in self._compiled:
             if costly := _COSTLY.search(re.sub(r"\\.", "_", pattern, flags=re.DOTALL)):
                 raise _Costly(f"a pattern with {costly[0]!r}, where plain groups, sets and counts up to 99 are read")
-            re.compile(pattern)  # PEFT's
+            for whole in (pattern, form.format(pattern)):
+                re.compile(whole)  # PEFT's
             self._compiled[form, pattern] = regex.compile(form.format(pattern))
         return self._compiled[form, pattern].match(module, timeout=left)
 

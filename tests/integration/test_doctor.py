@@ -58,11 +58,11 @@ def test_planted_faults_are_found_and_fail(tmp_path: Path):
 
 
 def test_what_does_not_load_without_torch_is_not_told_next_to_it(monkeypatch):
-    imported = doctor._imported
-    monkeypatch.setattr(
-        doctor, "_imported", lambda name: (None, "no libtorch") if name in ("torch", "peft") else imported(name)
-    )
+    imported, version, broken = doctor._imported, doctor.package_version, ("torch", "torchvision", "peft")
+    monkeypatch.setattr(doctor, "package_version", lambda name: "0.99" if name == "torchvision" else version(name))
+    monkeypatch.setattr(doctor, "_imported", lambda name: (None, "no libtorch") if name in broken else imported(name))
     assert not [finding for finding in doctor._package_findings() if "does not load" in finding.what]
+    monkeypatch.setattr(doctor, "package_version", version)
     monkeypatch.setattr(doctor, "_imported", lambda name: (None, "no libpeft") if name == "peft" else imported(name))
     (finding,) = [finding for finding in doctor._package_findings() if "does not load" in finding.what]
     assert finding.what.startswith("peft ")

@@ -273,6 +273,7 @@ NO_LINEAR = "is not a LoRA weight of a linear layer"
         ({"layers_to_transform": 0}, {}, "does not name model.layers.1"),
         ({"layers_to_transform": [0, 1], "layers_pattern": "blocks"}, {}, "does not name model.layers"),
         ({"layers_to_transform": [0, 1], "layers_pattern": "layers|h"}, {}, "does not name model.layers"),  # PEFT's own
+        ({"layers_to_transform": [0, 1], "layers_pattern": "(?P<idx>layers)"}, {}, "redefinition of group"),
         ({"layers_to_transform": ["0", "1"]}, {}, "does not name model.layers"),
         ({"layers_to_transform": [0, 1], "layers_pattern": ENDLESS}, {}, TOO_SLOW),
         ({"exclude_modules": ["v_proj"]}, {}, "does not name .*v_proj"),
@@ -334,6 +335,22 @@ def test_a_configuration_of_many_megabytes_is_refused(engine, toys, tmp_path):
         edit_config(str(odd), alora_invocation_tokens=tokens)
         with refused:
             activation_source.record_of(engine.core, lora_request(ToyAdapter("odd", 197, str(odd), ())))
+
+
+def test_a_manifest_of_many_megabytes_is_refused(engine, toys, tmp_path):
+    """Next to a plain LoRA, or to an aLoRA whose key a tool deleted: nobody looks which."""
+    odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
+    edit_config(str(odd), alora_invocation_tokens=None)
+    (odd / "alora.json").write_text(json.dumps({"activated": False, "x": [[]] * 1_100_000}))
+    with pytest.raises(AdapterError, match=r"configuration \(alora.json next to it is longer than 4 MiB\)"):
+        activation_source.record_of(engine.core, lora_request(ToyAdapter("odd", 197, str(odd), ())))
+
+
+def test_values_of_four_bits_are_no_numbers_to_compute_with(toys, tmp_path):
+    weights = load_file(Path(toys["linear"].path, "adapter_model.safetensors"))
+    four_bits = torch.zeros(8, 32, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    assert math.isnan(adapter_weights._norm(four_bits))
+    assert math.isfinite(adapter_weights._norm(weights[A]))
 
 
 def test_names_have_a_limit_of_time_as_patterns_have(toys, tmp_path, monkeypatch):

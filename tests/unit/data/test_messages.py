@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections import Counter
 
 import pytest
@@ -24,7 +25,7 @@ def read(row, **settings):
     usual = known.columns.messages == ColumnSettings.messages
     known.columns = find_columns(known.columns, [row], findings)
     if usual:
-        note_unread(known.columns, row, findings)
+        note_unread(known.columns, row, findings, set())
     return conversation_of(row, "f:1", known, findings), findings
 
 
@@ -333,6 +334,14 @@ def test_a_column_is_noted_once_however_many_rows_have_others(tmp_path):
     assert len([row for _, row in stream_conversations(str(path), None, notes)]) == 3
     told = [f"'c{n}' is not read: data.columns.messages names no such turn" for n in range(3)]
     assert [note for note in notes if "not read" in note] == told
+
+
+def test_a_column_whose_first_row_holds_a_number_is_told_once_it_holds_a_text(tmp_path):
+    path, notes = tmp_path / "rows.jsonl", Counter[str]()
+    rows = [{"text": "a", "context": math.nan}, {"text": "b", "context": "c"}, {"text": "c", "context": "d", "x": 1}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len([row for _, row in stream_conversations(str(path), None, notes)]) == 3
+    assert notes["'context' is not read: data.columns.messages names no such turn"] == 1
 
 
 def test_a_reply_left_out_may_have_columns_about_it(tmp_path):
