@@ -1,6 +1,7 @@
 """A row's messages as they stand in its cells: a list of them, a transcript in one text, or text columns as turns."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -46,6 +47,7 @@ _LINE = "(?:^|(?<=[\r\x0b\x0c\x85\u2028\u2029]))"  # where one begins, by re.MUL
 _INDENT, COLON = "[ \t\xa0\u202f\u3000\u200e\ufeff]*", "[ \t\xa0\u202f]{0,2}[:：]"
 # What may stand before a speaker where it is no stamp that alora knows: "**", "[12 May, 10:00]", but no mere words.
 _AHEAD = r"^(?P<ahead>[^\n]{0,40}?)(?<!\w)"
+_OPENER = re.compile(rf"{_LINE}{_INDENT}{STAMP}(\w[\w .()-]{{0,30}}){COLON}(?!//)", re.MULTILINE)
 _BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x0b\x0c\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
 GATHER = "one row is one conversation: gather a conversation's turns into messages"
 STAYS_ONE = "a text with lines of a speaker of data.role_map is not split: its first line opens with none, spelt so"
@@ -67,11 +69,13 @@ def raw_messages(row: dict[str, Any], where: str, settings: DataSettings, findin
         (cell,) = values
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             return []
-        if isinstance(value := unpacked(cell), list):
+        listed_here = isinstance(value := unpacked(cell), list)
+        if listed_here and (column == ColumnSettings.messages or not isinstance(cell, str)):
             return value
-        if isinstance(value, str) and (turns := spoken(value, settings.role_map)):
+        if isinstance(cell, str) and (turns := spoken(cell, settings.role_map)):
             return turns
-        if isinstance(cell, str) and _PRINTED.match(cell):  # given apart, so that all such rows are one finding
+        # given apart, so that all such rows are one finding
+        if isinstance(cell, str) and not listed_here and _PRINTED.match(cell):
             text = "messages as Python prints them, or cut short; write them as JSON, by json.dumps"
             findings.add("MESSAGES_KIND", where, text, f"{column!r} is {kind(cell)}")
             return None
@@ -214,6 +218,26 @@ def unsplit_speakers(text: str, roles: Iterable[str]) -> list[str]:
     ]
     speaking = (line for line in lines if not re.search(r"[^\W\d_]", line["ahead"]) or re.search(r"\d", line["ahead"]))
     return list(dict.fromkeys([line[2] for line in speaking] + in_line))
+
+
+def line_openers(text: str) -> list[str]:
+    """The names at the beginnings of lines that a colon follows, a time stamp before them or not."""
+    return [name.rstrip() for name in _OPENER.findall(text)]
+
+
+def note_openers(openers: Counter[str], transcripts: int, role_map: Mapping[str, str], findings: Findings) -> None:
+    """A note on who seems to speak within the turns of transcripts: it opens lines in a tenth of them, has the name of
+    a speaker or begins with one of ``role_map``."""
+    known = {*_SPEAKERS, *ROLES, "agent"} - {"model", "system", "tool"}
+    mapped = tuple(f"{name}{mark}" for name in role_map for mark in (" ", "("))
+    told = [
+        name
+        for name, count in openers.most_common()
+        if 10 * count > transcripts or key_of(name) in known or name.startswith(mapped)
+    ]
+    if told:
+        text = f"lines that open with {listed(told)} are part of the turn before them"
+        findings.notes[f"{text}: data.role_map has no such speaker"] = 1
 
 
 def _in_line(found: list[tuple[str, str]]) -> list[str]:

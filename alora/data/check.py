@@ -51,12 +51,12 @@ def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
 def check_turns(name: str, rows: Rows) -> list[Finding]:
     """Most rows are one message that reads as a transcript: an app sends such turns with roles, so in other tokens."""
     others = [row for row in rows if not row.conversation.unsplit]  # than those of check_unsplit
-    common = [speaker for speaker, count in _speakers(others).most_common(2) if count > len(rows) / 2]
+    common = sorted(speaker for speaker, count in _speakers(others).most_common(4) if count > len(rows) / 2)
     if len(common) < 2:
         return []
-    first, second = sorted(common)
-    roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in (first, second))
-    text = f"most rows are one message with lines of '{first}:' and '{second}:', and an app sends turns; if these are "
+    roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in common)
+    lines = " and ".join(f"'{speaker}:'" for speaker in common)
+    text = f"most rows are one message with lines of {lines}, and an app sends turns; if these are "
     return [Finding(WARNING, "TRANSCRIPT", name, f"{text}turns, say who speaks: 'data.role_map={{{roles}}}'")]
 
 

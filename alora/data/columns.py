@@ -156,10 +156,18 @@ def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findi
         told.update(left)
 
 
+def written_by_alora(row: Any) -> str | None:
+    """The command of alora's that wrote ``row``, or None."""
+    if not isinstance(row, dict):
+        return None
+    return next(
+        (by for by, kinds in _OWN.items() if all(isinstance(row.get(name), kinds[name]) for name in kinds)), None
+    )
+
+
 def own_columns(settings: DataSettings, row: Mapping[str, Any], findings: Findings) -> DataSettings:
     """``settings``; for a row that alora wrote, with alora's own columns in place of those that are not there."""
-    columns = settings.columns
-    by = next((by for by, kinds in _OWN.items() if all(isinstance(row.get(name), kinds[name]) for name in kinds)), None)
+    columns, by = settings.columns, written_by_alora(row)
     if by is None:
         return settings
     usual, changes = ColumnSettings(), dict[str, Any]()

@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import note_unspoken, unpacked
-from alora.data.columns import find_columns, note_unread, own_columns, require_seen, with_first_rows
+from alora.data.cells import line_openers, note_openers, note_unspoken, unpacked
+from alora.data.columns import (
+    LISTS,
+    find_columns,
+    note_unread,
+    own_columns,
+    require_seen,
+    with_first_rows,
+    written_by_alora,
+)
 from alora.data.formats import CUT_SHORT, parse_json, shortened
-from alora.data.labels import row_labels
+from alora.data.labels import as_text, plain, row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
 from alora.data.sources import Source
 from alora.data.spool import Spool
@@ -22,6 +30,9 @@ from alora.reading import read_stream, read_whole
 
 __all__ = ["Conversation", "LabelledConversation", "Message", "each", "named", "read_conversation", "read_labelled",
            "read_multilabelled"]  # fmt: skip
+
+
+_MOST_OPENERS = 10_000  # names in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +104,8 @@ def none_labelled(source: Source, rows: int, policy: str) -> DataError:
     """The error of a source without a row of ``policy``."""
     return DataError(
         f"{named(source)}: none of its {rows} rows is labelled for policy {policy!r} (where a row has a 'policy', its "
-        "label is of that one; rename a column 'policy' that is something else)"
+        "label is of that one, and where it has 'labels', they alone count; rename a column of these names that is "
+        "something else)"
     )
 
 
@@ -141,9 +153,12 @@ def parse_conversation(
             note_unread(found, row, findings, set())
         columns = found
         require_seen(columns, row.keys(), where, findings)
-    conversation = conversation_of(row, where, replace(settings, columns=columns), findings)
+        row = _with_list(row, columns.messages) if columns.messages.lower() in LISTS else row
+    settings = replace(settings, columns=columns)
+    conversation = conversation_of(row, where, settings, findings)
     findings.raise_if_any(where)
     assert conversation is not None
+    note_openers(Counter(_openers(row, conversation, settings)), 1, settings.role_map, findings)
     return conversation
 
 
@@ -208,7 +223,12 @@ def _conversations(
     """For each row of one source: where it stands, its value, the settings with its columns, and its conversation."""
     first, rows = with_first_rows(source, findings)
     found = replace(settings, columns=find_columns(settings.columns, first, findings))
-    plain = not any(isinstance(unpacked(row.get(found.columns.messages)), list) for row in first)
+    cells = [cell for row in first if (cell := row.get(found.columns.messages)) not in (None, "")]
+    lists = sum(
+        all(isinstance(it, dict) for it in there) for cell in cells if isinstance(there := unpacked(cell), list)
+    )
+    in_cells = 2 * lists >= len(cells)  # of a table, as JSON; elsewhere such a text is a user's own
+    openers, transcripts = Counter[str](), 0
     names = found.columns.messages.split(",") if settings.columns.messages == ColumnSettings.messages else ()
     seen, told = set[str](), set[str]()
     for where, value in rows:
@@ -218,11 +238,31 @@ def _conversations(
                 note_unread(found.columns, value, findings, told)
             seen.update(value)  # in place, as |= is not with keys
             own = own_columns(found, value, findings)
-            plain = plain and own is found
-        yield where, value, own, conversation_of(value, where, own, findings)
+            lists += own is not found
+        row = _with_list(value, own.columns.messages) if in_cells else value
+        conversation = conversation_of(row, where, own, findings)
+        if (opened := _openers(row, conversation, own)) is not None:
+            transcripts += 1
+            openers.update(opened if len(openers) < _MOST_OPENERS else ())
+        yield where, value, own, conversation
     require_seen(found.columns, seen, source, findings)
-    if plain and settings.role_map:
+    note_openers(openers, transcripts, settings.role_map, findings)
+    if not lists and settings.role_map:
         note_unspoken(settings.role_map, findings)
+
+
+def _with_list(row: Any, column: str) -> Any:
+    """``row`` with the list of messages that a cell holds as JSON."""
+    cell = row.get(column) if isinstance(row, dict) else None
+    return {**row, column: cells} if isinstance(cell, str) and isinstance(cells := unpacked(cell), list) else row
+
+
+def _openers(row: Any, conversation: Conversation | None, settings: DataSettings) -> set[str] | None:
+    """The names that open lines within the turns of a transcript; None for a row that is none."""
+    text = row.get(settings.columns.messages) if settings.role_map and isinstance(row, dict) else None
+    if conversation is None or not isinstance(text, str) or conversation.messages[-1].content == text:
+        return None
+    return {name for message in conversation.messages for name in line_openers(message.content)}
 
 
 def _labelled_rows(
@@ -240,6 +280,11 @@ def _labelled_rows(
     for where, value, known, conversation in _conversations(source, settings, findings):
         if conversation is None and known.skip_empty:
             continue  # left out: what else is wrong with it does not matter
+        of_alora = (known.columns.label, known.columns.labels) == (ColumnSettings.label, ColumnSettings.labels)
+        if known.label_map and of_alora and written_by_alora(value):  # in the policy's words, maybe the data's, too
+            own_words = {label for policy in policies for label in policy.labels}
+            kept = {word: label for word, label in known.label_map.items() if word not in own_words}
+            known = replace(known, label_map=kept)
         labels = row_labels(value, where, known, policies, findings, own) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
             if conversation.id in ids_seen:
@@ -266,7 +311,9 @@ def _group(row: Any, where: str, column: str | None, findings: Findings) -> str:
         return ""
     if column not in row:
         findings.add("COLUMN_MISSING", where, f"no column {column!r}, which data.columns.group names")
-    return "" if row.get(column) is None else str(row[column])
+    group = as_text(row.get(column))
+    missing = group is None or group != group  # NaN
+    return "" if missing else plain(str(group).strip())
 
 
 def each(source: Source) -> list[str]:

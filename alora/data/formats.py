@@ -238,6 +238,10 @@ def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> 
         elif "\0" in "".join(cells):
             findings.add("NUL_BYTES", where, "holds NUL bytes, so it is not text; give CSV in UTF-8")
         elif any(cells):
+            if separator == "\t" and any("\t" in cell and "\n" in cell for cell in cells):
+                findings.notes[
+                    "a cell in quotes has tabs and line ends: it may be several rows, with quotes in them"
+                ] += 1
             yield Row(where, {title: cell or None for title, cell in zip(header, cells, strict=False) if title})
         elif cells:
             findings.notes["a line of empty cells is left out"] += 1

@@ -9,7 +9,7 @@ from unicodedata import normalize
 from alora.config.arguments import quoted
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import kind, listed, unpacked
+from alora.data.cells import key_of, kind, listed, unpacked
 from alora.data.formats import shortened
 from alora.findings import Findings
 from alora.policy import Policy
@@ -41,9 +41,13 @@ def row_labels(
         findings.add("LABELS_KIND", where, f"{columns.labels!r} is {kind(many)}; map each policy to its label or null")
         return {}
     elif many is not None:  # null and absent mean "not annotated"
-        pairs = [(policy, many[policy.id]) for policy in policies if many.get(policy.id) is not None]
+        spelt = {key_of(name): value for name, value in many.items()}
+        found = {policy.id: many.get(policy.id, spelt.get(key_of(policy.id))) for policy in policies}
+        pairs = [(policy, found[policy.id]) for policy in policies if found[policy.id] is not None]
+        if not pairs and row.get(columns.label) is not None and columns.labels == ColumnSettings.labels:
+            findings.notes[f"{columns.label!r} is not read next to {columns.labels!r}, which has no label"] += 1
     else:
-        policy = _own_policy(row, where, policies, findings)
+        policy = _own_policy(row, where, columns, policies, findings)
         pairs = [] if policy is None else [(policy, row.get(columns.label))]
     labels_found = {
         policy.id: _label(value, where, policy, settings, own.get(policy.id, findings)) for policy, value in pairs
@@ -88,12 +92,12 @@ def _refuse_contradiction(
     own: Mapping[str, Findings],
 ) -> None:
     """If a row has both ``label`` and ``labels``, they must agree for the policy that the row names."""
-    columns, named = settings.columns, row.get("policy")
+    columns, named = settings.columns, _named_policy(row, settings.columns)
     if columns.label == ColumnSettings.label and columns.labels != ColumnSettings.labels:
         return  # labels alone are named, and a column "label" may be anything
     named = named if isinstance(named, str) or len(policies) > 1 else policies[0].id
     for policy in policies:
-        alone, among = _as_text(row.get(columns.label)), labels_found.get(policy.id)
+        alone, among = as_text(row.get(columns.label)), labels_found.get(policy.id)
         if policy.id != named or alone is None or among is None:
             continue
         alone = _meant(alone, policy, settings) if isinstance(alone, str) else alone
@@ -102,9 +106,17 @@ def _refuse_contradiction(
             own.get(policy.id, findings).add("LABELS_DIFFER", where, f"{text}; remove one of them")
 
 
-def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], findings: Findings) -> Policy | None:
+def _named_policy(row: dict[str, Any], columns: ColumnSettings) -> Any:
+    """What a row's ``policy`` says; as of other columns, its name's capitals do not count. A label is none."""
+    names = [name for name in row if isinstance(name, str) and key_of(name) == "policy" and name != columns.label]
+    return row[min(names, key=lambda name: name != "policy")] if names else None
+
+
+def _own_policy(
+    row: dict[str, Any], where: str, columns: ColumnSettings, policies: Sequence[Policy], findings: Findings
+) -> Policy | None:
     """The policy of the row's one label: the one that the row names, or the only policy where it names none."""
-    named = row.get("policy")
+    named = _named_policy(row, columns)
     for policy in policies:
         if named == policy.id or (len(policies) == 1 and not isinstance(named, str)):
             return policy
@@ -119,7 +131,7 @@ def _own_policy(row: dict[str, Any], where: str, policies: Sequence[Policy], fin
 
 
 def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findings: Findings) -> str | None:
-    value = _as_text(value)
+    value = as_text(value)
     if not isinstance(value, str):
         text = f"label of {policy.id!r} is {kind(value)}; it must be one of {', '.join(policy.labels)}"
         findings.add("LABEL_MISSING" if value is None else "LABEL_UNKNOWN", where, text)
@@ -134,7 +146,7 @@ def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findi
         "LABEL_UNKNOWN",
         where,
         f"label {shortened(label)}{mapped} is not one of {', '.join(policy.labels)} of policy {policy.id!r}; "
-        f"fix the row, map it ('data.label_map={{{quoted(_plain(value)[:40])}: LABEL}}'), or add the label to the "
+        f"fix the row, map it ('data.label_map={{{quoted(plain(value)[:40])}: LABEL}}'), or add the label to the "
         "policy",
     )
     return None
@@ -152,14 +164,15 @@ def _meant(value: str, policy: Policy, settings: DataSettings) -> str:
 
 def _folded(label: str) -> str:
     """A label without its differences in spelling: capitals, surrounding blanks, how an accent is encoded, and 1.0."""
-    return _plain(normalize("NFKC", label).strip().casefold())
+    return plain(normalize("NFKC", label).strip().casefold())
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """A whole number without the fraction that a table with gaps gives it; any other text as it is."""
     return _WHOLE.sub(r"\1", text)
 
 
-def _as_text(value: Any) -> Any:
+def as_text(value: Any) -> Any:
     """A number or a truth value as the text that a label is; a table with gaps has its whole numbers as 1.0."""
     if isinstance(value, bool):
         return str(value).lower()

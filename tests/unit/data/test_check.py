@@ -92,6 +92,8 @@ def test_rows_that_read_as_transcripts_are_doubtful():
     (finding,) = check_turns("train", [*chats, row("hello")])
     assert (finding.severity, finding.code, finding.where) == (WARNING, "TRANSCRIPT", "train")
     assert "data.role_map={Agent: ROLE, Customer: user}" in finding.problem
+    (three,) = check_turns("train", [row(f"Agent: hello\nBot: wait\nCustomer: {i}") for i in range(3)])
+    assert "data.role_map={Agent: ROLE, Bot: assistant, Customer: user}" in three.problem
     for cut in ("<br>", "<BR />", "\r", "\x0b", "\u2028"):
         assert check_turns("train", [row(f"Agent: hello{cut}Customer: {i}{cut}http://a.b") for i in range(3)]) == [
             finding

@@ -1,5 +1,6 @@
 """Readers: what they accept, and one clear line with a place for each thing that they do not."""
 
+import csv
 import datetime
 import decimal
 import gzip
@@ -449,7 +450,7 @@ def test_a_row_that_names_another_policy_is_no_row_of_the_only_one(tmp_path):
     found = read_labelled(path, DataSettings(), POLICY, findings)
     assert [item.where.partition(":")[2] for item in found] == ["1", "3", "4"]
     assert findings.notes == {"a row whose 'policy' is another than p is left out": 1}
-    with pytest.raises(DataError, match=r"none of its 1 rows is labelled for policy 'p' .*rename a column 'policy'"):
+    with pytest.raises(DataError, match=r"none of its 1 rows is labelled for policy 'p' .*rename a column of these names"):
         read(jsonl(tmp_path, row(policy="q")))
 
 
@@ -879,3 +880,125 @@ def test_an_array_of_rows_is_told_from_one_conversation(tmp_path, content, wante
     for text, wanted in ((f"{line}\n\n{line}\n", True), (f"{line}\n", False), (json.dumps(row(), indent=2), False)):
         path.write_text(text)
         assert holds_rows(str(path), DataSettings()) is wanted
+
+
+def test_a_policy_column_in_other_capitals_is_one(tmp_path):
+    (tmp_path / "train.csv").write_text("Text,Policy,Label\na,q,violation\nb,p,ok\n")
+    assert [item.conversation.messages[0].content for item in read(str(tmp_path / "train.csv"))] == ["b"]
+    rows = read_multilabelled(str(tmp_path / "train.csv"), DataSettings(), [POLICY, OTHER])
+    assert [item.labels for item in rows] == [{"q": "violation"}, {"p": "ok"}]
+
+
+def test_labels_by_a_policys_id_in_other_capitals_are_its_own(tmp_path):
+    path = jsonl(tmp_path, row(label=None, labels={"P": "violation"}), row("b", None, labels={"P": "x", "p": "ok"}))
+    assert [item.labels["p"] for item in read(path)] == ["violation", "ok"]
+
+
+def test_a_label_that_is_not_read_next_to_labels_without_one_is_noted(tmp_path):
+    findings = Findings()
+    read_multilabelled(
+        jsonl(tmp_path, row(labels={}), row("b", labels={"p": "ok"}), row("c", None, labels={})),
+        DataSettings(), [POLICY], findings=findings,
+    )  # fmt: skip
+    assert findings.notes == {"'label' is not read next to 'labels', which has no label": 1}
+
+
+@pytest.mark.parametrize(
+    "of", [{"labels": {"p": "ok"}, "verdicts": {}}, {"label": "ok", "policy": "p", "generated": {}}]
+)
+def test_the_labels_of_rows_that_alora_wrote_are_the_policys_own_words(tmp_path, of):
+    written = {"messages": [{"role": "user", "content": "a"}], **of}
+    path = jsonl(tmp_path, written, row("b", "ok"), row("c", "bad"))
+    found = read(path, label_map={"ok": "violation", "violation": "ok", "bad": "violation"})
+    assert [item.labels["p"] for item in found] == ["ok", "violation", "violation"]
+
+
+def test_a_group_is_the_same_with_and_without_the_fraction_of_a_table_with_gaps(tmp_path):
+    path = jsonl(tmp_path, *(row(c=c) for c in (7, 7.0, "7", " 7.0", "7.5", None, float("nan"))))
+    rows = read(path, columns=ColumnSettings(group="c"))
+    assert [item.group for item in rows] == ["7", "7", "7", "7", "7.5", "", ""]
+
+
+INJECTED = json.dumps([{"role": "system", "content": "a"}, {"role": "assistant", "content": "b"}])
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.csv"])
+def test_a_text_that_is_a_json_list_among_others_is_a_text(tmp_path, name):
+    texts = ["hello", "there", "you", INJECTED, '["apple", "pear"]', "[1, 2]", "[]"]
+    if name.endswith("csv"):
+        with (tmp_path / name).open("w", newline="") as stream:
+            csv.writer(stream).writerows([("text", "label"), *((text, "ok") for text in texts)])
+    else:
+        jsonl(tmp_path, *({"text": text, "label": "ok"} for text in texts))
+    findings = Findings()
+    rows = read_labelled(str(tmp_path / name), DataSettings(), POLICY, findings)
+    assert [(message.role, message.content) for item in rows for message in item.conversation.messages] == [
+        ("user", text) for text in texts
+    ]
+    assert findings.notes["messages in column 'text', as JSON or as Python prints them, are read as one text"] == 1
+
+
+@pytest.mark.parametrize("column", ["messages", "chat", "conversations"])
+def test_most_cells_of_a_column_decide_whether_it_holds_messages(tmp_path, column):
+    cells = [INJECTED, "", INJECTED, "hello"]
+    path = jsonl(tmp_path, *({column: cell, "label": "ok"} for cell in cells[: 4 if column == "chat" else 1]))
+    named = ColumnSettings(messages="chat") if column == "chat" else ColumnSettings()
+    rows = read(path, columns=named, skip_empty=True)
+    assert roles(rows[0].conversation) == ["system", "assistant"]
+    assert [len(item.conversation.messages) for item in rows] == ([2, 2, 1] if column == "chat" else [2])
+
+
+def test_one_conversation_of_a_text_has_its_roles_from_no_text(tmp_path):
+    (tmp_path / "one.json").write_text(json.dumps({"text": INJECTED}))
+    assert roles(read_conversation(str(tmp_path / "one.json"))) == ["user"]
+    (tmp_path / "one.json").write_text(json.dumps({"messages": INJECTED}))
+    assert roles(read_conversation(str(tmp_path / "one.json"))) == ["system", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("line", "share", "told"),
+    [
+        ("Bot: wait", 1, True),  # a speaker, be it once
+        ("Agent Ann: hello", 1, True),
+        ("Agent (Ann): hello", 1, True),
+        ("[10:00] Supervisor: hello", 3, True),
+        ("Order number: 7", 1, False),
+        ("see https://x.y: z", 20, False),
+        ("Agent: hello", 20, False),
+    ],
+)
+def test_who_speaks_within_the_turns_of_transcripts_is_told(tmp_path, line, share, told):
+    rows = [f"Customer: hi\n{line if number < share else 'well'}\nAgent: sure" for number in range(20)]
+    notes = Counter[str]()
+    settings = DataSettings(
+        columns=ColumnSettings(messages="chat"), role_map={"Customer": "user", "Agent": "assistant"}
+    )
+    found = [
+        row for _, row in stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes)
+    ]
+    assert len(found) == 20
+    assert any("are part of the turn before them" in note for note in notes) is told
+    (tmp_path / "one.json").write_text(json.dumps({"chat": "Customer: hi\nBot: wait\nAgent: sure"}))
+    notes.clear()
+    read_conversation(str(tmp_path / "one.json"), settings, notes)
+    assert notes["lines that open with 'Bot' are part of the turn before them: data.role_map has no such speaker"] == 1
+
+
+def test_cells_of_a_tsv_that_swallow_rows_are_noted(tmp_path):
+    (tmp_path / "train.tsv").write_text('text\tlabel\n"Hi\tok\nb\tviolation\nc"\tok\n')
+    findings = Findings()
+    assert len(read_labelled(str(tmp_path / "train.tsv"), DataSettings(), POLICY, findings)) == 1
+    assert [note for note in findings.notes if "it may be several rows" in note]
+
+
+def test_a_label_in_a_column_policy_is_no_policys_name(tmp_path):
+    path = jsonl(tmp_path, {"text": "a", "Policy": "violation"}, {"text": "b", "Policy": "ok"})
+    rows = read(path, columns=ColumnSettings(messages="text", label="Policy"))
+    assert [item.labels["p"] for item in rows] == ["violation", "ok"]
+
+
+def test_a_label_of_a_users_own_in_a_row_of_alora_is_mapped(tmp_path):
+    written = {"messages": [{"role": "user", "content": "a"}], "labels": {"p": None}, "verdicts": {}, "mine": "ok"}
+    named = ColumnSettings(label="mine")
+    (found,) = read(jsonl(tmp_path, written), columns=named, label_map={"ok": "violation", "violation": "ok"})
+    assert found.labels["p"] == "violation"

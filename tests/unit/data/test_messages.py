@@ -892,10 +892,9 @@ def test_a_speaker_within_the_turn_of_another_is_noted(between):
     assert len(conversation.messages) == 1
     assert conversation.unsplit == ("Agent",)
     assert findings.notes[STAYS_WITHIN] == 1
-    for given in ([{"role": "user", "content": text}], json.dumps([{"role": "user", "content": text}])):
-        conversation, findings = read({"chat": given}, columns=columns, role_map=SPOKEN_BY)
-        assert conversation.unsplit == ()
-        assert not findings.notes
+    conversation, findings = read({"chat": [{"role": "user", "content": text}]}, columns=columns, role_map=SPOKEN_BY)
+    assert conversation.unsplit == ()
+    assert not findings.notes
 
 
 @pytest.mark.parametrize(
