@@ -4,11 +4,16 @@ A name and an id on a server can come to mean other weights while it runs; a dig
 """
 
 import hashlib
+import os
 from collections.abc import Mapping
+from pathlib import Path
+
+from alora.errors import AloraError
 
 CONFIG = "adapter_config.json"
 ASKED_WEIGHTS = "alora_weights"  # of a request's extra_args (HTTP: vllm_xargs): the digest of what alone may answer it
 _PREFIXES = ("adapter_model.", "new_embeddings.")
+_SMALL, _BLOCK = 16 * 2**20, 512  # bytes of a file whose holes cost nobody anything; of a block, for stat
 
 
 def makes_adapter(name: str) -> bool:
@@ -23,3 +28,13 @@ def weights_digest(files: Mapping[str, str]) -> str:
         # Digest of digests: a file that grows into the next one's name cannot look like it.
         sha.update(name.encode() + b"\0" + bytes.fromhex(files[name]))
     return sha.hexdigest()
+
+
+def require_no_holes(file: Path, refusal: type[AloraError]) -> None:
+    """``refusal`` for a large file that is mostly holes: its sender pays nothing, its reader for all of it."""
+    with file.open("rb") as stream:
+        state = os.fstat(stream.fileno())
+        few = state.st_size > _SMALL and state.st_blocks * _BLOCK < state.st_size / 8
+        # File systems that do not count blocks, or not yet, know of no hole before the end.
+        if few and os.lseek(stream.fileno(), 0, os.SEEK_HOLE) < state.st_size:
+            raise refusal(f"{file} is mostly holes: {state.st_size} bytes, of which the disk holds few; get it again")

@@ -105,10 +105,11 @@ class Bank(nn.Module):
         self._hooks: list[RemovableHandle] = []  # a module hook would outlive this bank: release() removes them
         modules = dict(model.named_modules())
         self.a_PRD, self.b_POR = nn.ParameterList(), nn.ParameterList()
+        for name in self._names:  # before memory is taken for any
+            _require_layer(name, modules.get(name), adapters)
         for index, name in enumerate(self._names):
-            module = modules.get(name)
-            if not isinstance(module, nn.Linear):
-                raise AdapterError(f"the base has no linear layer {name!r}; {_FOREIGN}")
+            module = modules[name]
+            assert isinstance(module, nn.Linear)
             a_PRD, b_POR = _stack(name, module, adapters, dtype)
             self.a_PRD.append(nn.Parameter(a_PRD, requires_grad=trainable))
             self.b_POR.append(nn.Parameter(b_POR, requires_grad=trainable))
@@ -260,6 +261,17 @@ class _Chosen(torch.autograd.Function):
         return None, None
 
 
+def _require_layer(name: str, module: nn.Module | None, adapters: Sequence[AdapterWeights]) -> None:
+    if not isinstance(module, nn.Linear):
+        raise AdapterError(f"the base has no linear layer {name!r}; {_FOREIGN}")
+    for a_RD, b_OR in (adapter.tensors[name] for adapter in adapters if name in adapter.tensors):
+        if a_RD.shape[1] != module.in_features or b_OR.shape[0] != module.out_features:
+            raise AdapterError(
+                f"adapter of {name} is {a_RD.shape[1]} -> {b_OR.shape[0]}, the base's layer "
+                f"{module.in_features} -> {module.out_features}; {_FOREIGN}"
+            )
+
+
 def _stack(
     name: str, module: nn.Linear, adapters: Sequence[AdapterWeights], dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -271,11 +283,6 @@ def _stack(
         if name not in adapter.tensors:
             continue
         a_RD, b_OR = adapter.tensors[name]
-        if a_RD.shape[1] != module.in_features or b_OR.shape[0] != module.out_features:
-            raise AdapterError(
-                f"adapter of {name} is {a_RD.shape[1]} -> {b_OR.shape[0]}, the base's layer "
-                f"{module.in_features} -> {module.out_features}; {_FOREIGN}"
-            )
         a_PRD[policy, : a_RD.shape[0]] = a_RD
         b_POR[policy, :, : b_OR.shape[1]] = b_OR
     return a_PRD, b_POR

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -27,6 +27,7 @@ from alora.config.schema import ALL_LINEAR, AdapterSettings
 from alora.errors import AdapterError
 from alora.reading import read_json, require_plain
 from alora.typed import typed
+from alora.weights import require_no_holes
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -180,6 +181,8 @@ def load_adapter(folder: Path) -> AdapterWeights:
     """
     config = _read_config(folder)
     try:
+        require_no_holes(folder / WEIGHTS_FILE, AdapterError)
+        _require_rank(folder / WEIGHTS_FILE)
         state = load_file(folder / WEIGHTS_FILE)
     except FileNotFoundError as error:
         raise AdapterError(
@@ -254,6 +257,20 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AdapterError(f"{folder / CONFIG_FILE} is not a usable LoRA config: {error}") from error
+
+
+def _require_rank(file: Path) -> None:
+    """By the shapes alone, before a value is read: the bank gives every adapter the largest rank of them all."""
+    with safe_open(file, "pt") as tensors:
+        shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+    for name, a_rd in shapes.items():
+        b_or = shapes.get(name.replace(".lora_A.", ".lora_B."), [])
+        matrices = ".lora_A." in name and len(a_rd) == len(b_or) == 2 and 0 not in a_rd
+        if matrices and a_rd[0] > max(a_rd[1], b_or[0]):
+            raise AdapterError(
+                f"{file}: {name} is of rank {a_rd[0]}, above both widths of its layer ({a_rd[1]} and {b_or[0]}): there "
+                "is no such low rank; export the adapter again"
+            )
 
 
 def _pair(state: dict[str, torch.Tensor], folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:

@@ -27,7 +27,7 @@ from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json, sha256_of
 from alora.verdict import Calibration
 from alora.version import __version__
-from alora.weights import weights_digest
+from alora.weights import require_no_holes, weights_digest
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase
@@ -235,7 +235,9 @@ def _compare_digests(folder: Path, manifest: Manifest) -> None:
     for name, expected in manifest.files.items():
         try:
             size = (folder / name).stat().st_size
-            digest = sha256_of(folder / name) if size == expected.size else ""  # a hole of any size costs no disk
+            if size == expected.size:  # a hole of any size costs no disk
+                require_no_holes(folder / name, BundleError)
+            digest = sha256_of(folder / name) if size == expected.size else ""
         except OSError as error:
             raise BundleError(f"{folder / name} cannot be read: {error.strerror or error}") from error
         if size != expected.size:

@@ -130,6 +130,10 @@ DAMAGE = {
         lambda f: os.truncate(f / "golden.jsonl", 2**42),
         r"golden.jsonl is longer than it was written",
     ),
+    "signed rows that are a hole": (
+        lambda f: (os.truncate(f / "golden.jsonl", 2**25), resign_file(f, "golden.jsonl")),
+        r"golden.jsonl is mostly holes: 33554432 bytes",
+    ),
     "invocation deleted": (delete_invocation, r"has no alora_invocation_tokens.*silently run as a plain LoRA"),
     "invocation null": (null_invocation, r"has no alora_invocation_tokens.*silently run as a plain LoRA"),
     "invocation changed": (

@@ -1,11 +1,15 @@
 """Adapters of unlike shapes in one bank: each keeps its own modules and its own rank."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
+import alora.adapter.bank
 from alora.adapter.bank import Bank, Route
 from alora.adapter.folder import AdapterSpec, AdapterWeights
+from alora.errors import AdapterError
 from tests.peft_reference import random_adapter
 from tests.toy_models import toy_model
 
@@ -25,6 +29,15 @@ def test_an_adapter_of_other_modules_is_not_inert(adapters):
         for b_POR in bank.b_POR:
             b_POR[1] = 0.0
     assert [bank.inert(policy) for policy in (0, 1)] == [False, True]
+
+
+def test_an_adapter_of_other_widths_is_refused_before_anything_is_stacked(adapters, monkeypatch):
+    """Its rank is that of every policy's stack."""
+    monkeypatch.setattr(alora.adapter.bank, "_stack", None)
+    (a_RD, b_OR), tensors = adapters[1].tensors[V], adapters[1].tensors
+    adapters[1] = replace(adapters[1], tensors={**tensors, V: (a_RD[:, :31], b_OR)})
+    with pytest.raises(AdapterError, match=r"adapter of .*v_proj is 31 -> 16, the base's layer 32 -> 16"):
+        Bank(toy_model("qwen3"), adapters)
 
 
 def test_gradients_have_the_shape_of_the_adapter(adapters):

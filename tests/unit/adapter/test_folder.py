@@ -1,6 +1,8 @@
 """An adapter folder gives back what was written, and what alora does not run is refused by name."""
 
 import json
+import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
+import alora.adapter.folder
 from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter
 from alora.adapter.targets import target_modules
 from alora.config.schema import TARGETS, AdapterSettings
@@ -211,4 +214,42 @@ def test_a_link_in_the_folder_is_not_followed(folder, tmp_path, name):
     (folder / name).rename(tmp_path / name)
     (folder / name).symlink_to(tmp_path / name)
     with pytest.raises(AdapterError, match="is a link"):
+        load_adapter(folder)
+
+
+def rewrite(file: Path, rank: int) -> None:
+    """Weights of another rank, none of which is written: a header and one hole."""
+    content = file.read_bytes()
+    header, at = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]), 0
+    header.pop("__metadata__", None)
+    for name, entry in header.items():
+        entry["shape"]["lora_B" in name] = rank
+        size = 4 * math.prod(entry["shape"])
+        entry["data_offsets"], at = [at, at + size], at + size
+    written = json.dumps(header).encode()
+    file.write_bytes(len(written).to_bytes(8, "little") + written)
+    os.truncate(file, 8 + len(written) + at)
+
+
+def test_a_rank_above_both_widths_of_a_layer_is_refused_before_a_value_is_read(folder, monkeypatch):
+    """Such an adapter has no use, and costs its rank for every policy next to it."""
+    monkeypatch.setattr(alora.adapter.folder, "load_file", None)
+    rewrite(folder / "adapter_model.safetensors", 33)
+    _edit(folder, r=33)
+    with pytest.raises(
+        AdapterError, match=r"lora_A.weight is of rank 33, above both widths of its layer \(32 and 16\)"
+    ):
+        load_adapter(folder)
+
+
+def test_the_largest_rank_is_that_of_the_wider_side(tmp_path):
+    save_adapter(new_adapter(replace(SPEC, rank=32), toy_model("qwen3"), 0), tmp_path / "adapter", "toy")
+    assert load_adapter(tmp_path / "adapter").spec.rank == 32
+
+
+def test_weights_that_are_a_hole_are_refused_before_they_are_read(folder, monkeypatch):
+    monkeypatch.setattr(alora.adapter.folder, "load_file", None)
+    file = folder / "adapter_model.safetensors"
+    rewrite(file, 100_000)
+    with pytest.raises(AdapterError, match=r"adapter_model.safetensors is mostly holes: \d+ bytes, of which the disk"):
         load_adapter(folder)
