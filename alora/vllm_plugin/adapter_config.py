@@ -24,7 +24,7 @@ _MEANINGFUL = (
     "use_qalora",
     "use_dora",
 )
-_LONGEST = 4 * 2**20  # bytes of a file: Python holds fifty times that, and a server's users wait
+_LONGEST = 2**20  # bytes of a file: Python holds fifty times that, and a server's users wait
 _BASE_CHANGED = ("pissa", "olora", "corda", "loftq")
 
 

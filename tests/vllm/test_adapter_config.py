@@ -327,7 +327,7 @@ def test_a_norm_is_that_of_the_whole(dtype, monkeypatch):
 
 def test_a_configuration_of_many_megabytes_is_refused(engine, toys, tmp_path):
     odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
-    edit_config(str(odd), x=[[]] * 1_100_000)
+    edit_config(str(odd), x=[[]] * 280_000)
     refused = pytest.raises(AdapterError, match="not a readable PEFT configuration")
     with refused:
         Records().read(str(odd))
@@ -341,8 +341,8 @@ def test_a_manifest_of_many_megabytes_is_refused(engine, toys, tmp_path):
     """Next to a plain LoRA, or to an aLoRA whose key a tool deleted: nobody looks which."""
     odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
     edit_config(str(odd), alora_invocation_tokens=None)
-    (odd / "alora.json").write_text(json.dumps({"activated": False, "x": [[]] * 1_100_000}))
-    with pytest.raises(AdapterError, match=r"configuration \(alora.json next to it is longer than 4 MiB\)"):
+    (odd / "alora.json").write_text(json.dumps({"activated": False, "x": [[]] * 280_000}))
+    with pytest.raises(AdapterError, match=r"configuration \(alora.json next to it is longer than 1 MiB\)"):
         activation_source.record_of(engine.core, lora_request(ToyAdapter("odd", 197, str(odd), ())))
 
 
