@@ -153,13 +153,13 @@ def _fitting(shapes: Shapes, config: dict[str, Any], shown: str) -> dict[str, fl
         regex.error,
     ) as error:
         raise AdapterError(
-            f"{shown}: {CONFIG} and weights do not fit: {error}; PEFT refuses it or answers otherwise, so export the "
-            "adapter again"
+            f"{shown}: {CONFIG} and weights do not fit: {error}; PEFT and vLLM would not answer alike, so export the "
+            "adapter again, with A and B of linear layers alone"
         ) from error
 
 
 def _pairs(shapes: Shapes) -> dict[str, dict[str, tuple[int, ...]]]:
-    """A and B by module; ValueError for other kinds of tensor, which PEFT's aLoRA has none of."""
+    """A and B by module; ValueError for other kinds of tensor, which vLLM does not serve with an aLoRA."""
     pairs: dict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
     for name, shape in shapes.items():
         if name.endswith(_OF_THE_BASE):
