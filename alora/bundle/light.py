@@ -27,7 +27,7 @@ from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json, sha256_of
 from alora.verdict import Calibration
 from alora.version import __version__
-from alora.weights import require_no_holes, weights_digest
+from alora.weights import makes_adapter, require_no_holes, weights_digest
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase
@@ -167,7 +167,8 @@ def read_bundle(folder: Path | str) -> LightBundle:
 
     Raises:
         BundleError: the manifest is missing, damaged, changed or newer than this alora; a file is missing, cut short
-            or changed; the two aLoRA markers disagree; its certificate is missing, failed or of another adapter.
+            or changed, or one that a server would load is not listed; the two aLoRA markers disagree; its certificate
+            is missing, failed or of another adapter.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -189,6 +190,11 @@ def _require_files(folder: Path, manifest: Manifest) -> None:
     missing = sorted(name for name in manifest.files if not (folder / name).is_file())
     if missing:
         raise BundleError(f"{folder} lacks {', '.join(missing)}; copy or download the whole folder again")
+    names = (entry.name for entry in folder.iterdir())
+    if stray := sorted(name for name in names if makes_adapter(name) and name not in manifest.files):
+        raise BundleError(
+            f"{folder / stray[0]} is not a file of this bundle, and a server would take it for weights; move it away"
+        )
 
 
 def _require_certificate(folder: Path, manifest: Manifest) -> None:

@@ -130,6 +130,14 @@ DAMAGE = {
         lambda f: os.truncate(f / "golden.jsonl", 2**42),
         r"golden.jsonl is longer than it was written",
     ),
+    "a pickle next to it": (
+        lambda f: (f / "adapter_model.bin").write_bytes(b"x"),
+        r"advice/adapter_model.bin is not a file of this bundle, and a server would take it for weights",
+    ),
+    "embeddings next to it": (
+        lambda f: (f / "new_embeddings.safetensors").write_bytes(b"x"),
+        r"advice/new_embeddings.safetensors is not a file of this bundle",
+    ),
     "signed rows that are a hole": (
         lambda f: (os.truncate(f / "golden.jsonl", 2**25), resign_file(f, "golden.jsonl")),
         r"golden.jsonl is mostly holes: 33554432 bytes",
