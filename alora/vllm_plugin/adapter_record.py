@@ -20,12 +20,14 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_config import MANIFEST, AdapterConfig, claims_alora, read_config
-from alora.vllm_plugin.adapter_weights import require_sound
+from alora.vllm_plugin.adapter_weights import WEIGHTS, require_sound
 from alora.vllm_plugin.copy_folder import FOLDER, delete_abandoned, lock
-from alora.weights import makes_adapter, weights_digest
+from alora.weights import makes_adapter, require_no_holes, weights_digest
 
 _FIRST_NUMBER = 2**30  # above every id that vLLM gives out, and within int32
 KEPT = 256  # ids, at least: vLLM's server forgets an adapter without a word to the engine core
@@ -35,7 +37,7 @@ _numbers = itertools.count(_FIRST_NUMBER)
 
 
 class NoFile(AdapterError):
-    """A pipe or a device, which no reader may open, stock vLLM's included: it might wait there for ever."""
+    """What no reader may open, stock vLLM's included: a pipe, which might wait for ever, or a file without weights."""
 
 
 @dataclass(eq=False)
@@ -84,12 +86,24 @@ def _stamp(folder: str) -> tuple[tuple[str, int, int, int, int], ...]:
     return tuple(_stamp_of(folder, file.name) for file in _files(folder))
 
 
+def _require_whole(file: Path) -> None:
+    """Before it is copied, while all requests wait."""
+    require_no_holes(file, NoFile)
+    if file.name == WEIGHTS:
+        try:
+            with safe_open(file, "pt"):
+                return
+        except SafetensorError as error:
+            raise NoFile(f"{file} is damaged ({error}); copy or export the adapter again") from error
+
+
 def _copy(source: str, target: str) -> str:
     """Copy an adapter's files, read once each, and digest what was written."""
     digests = dict[str, str]()
     for file in _files(source):
         if not file.is_file():
             raise NoFile(f"{file} is a pipe or a device, not a file; write the file itself there")
+        _require_whole(file)
         with file.open("rb") as stream, Path(target, file.name).open("wb") as written:
             of_file = hashlib.sha256()
             while chunk := stream.read(1 << 20):
@@ -97,6 +111,7 @@ def _copy(source: str, target: str) -> str:
                 written.write(chunk)
         digests[file.name] = of_file.hexdigest()
     if Path(source, MANIFEST).is_file():
+        _require_whole(Path(source, MANIFEST))
         shutil.copyfile(Path(source, MANIFEST), Path(target, MANIFEST))
     return weights_digest(digests)
 

@@ -19,7 +19,7 @@ from alora.errors import AdapterError
 from alora.vllm_plugin.adapter_config import AdapterConfig, read_json
 from alora.weights import CONFIG
 
-_FILE = "adapter_model.safetensors"
+WEIGHTS = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 _OF_THE_BASE = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")  # saved by PEFT, and skipped by vLLM
 _LARGEST = 2.0**63  # of a module's scaled product: every layer's norm squares it, in float32
@@ -43,9 +43,9 @@ def require_sound(copy: str, shown: str, config: AdapterConfig) -> None:
     Also for weights of a head that the configuration does not name, and for an aLoRA that does not fit it: vLLM goes
     by the file, and would run them. It prefers this file to the pickles, which an aLoRA must not be: none is read here.
     """
-    file = Path(copy, _FILE)
+    file = Path(copy, WEIGHTS)
     if config.is_alora and not file.is_file():
-        raise AdapterError(f"{shown}: no {_FILE} is there, the only weights of an aLoRA; save it with safetensors")
+        raise AdapterError(f"{shown}: no {WEIGHTS} is there, the only weights of an aLoRA; save it with safetensors")
     if file.is_file():
         try:
             with safe_open(file, "pt") as tensors:
@@ -62,7 +62,7 @@ def _require_sound(tensors: Any, copy: str, shown: str, config: AdapterConfig) -
     scalings = dict[str, float]()
     if config.is_alora:  # by the shapes alone, before a value is read
         if len(names) > _MOST_TENSORS:
-            raise AdapterError(f"{shown}: {_FILE} has {len(names)} tensors, and {_MOST_TENSORS} are read")
+            raise AdapterError(f"{shown}: {WEIGHTS} has {len(names)} tensors, and {_MOST_TENSORS} are read")
         shapes = {name: tuple(tensors.get_slice(name).get_shape()) for name in names}
         scalings = _fitting(shapes, read_json(copy, CONFIG), shown)
     norms = {name: _norm(tensors.get_tensor(name)) for name in names}

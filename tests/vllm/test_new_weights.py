@@ -240,7 +240,10 @@ def test_every_file_that_makes_an_adapter_is_in_its_digest(rewritable, monkeypat
     seen.add(records.read(home).digest)
     Path(home, "new_embeddings.safetensors").write_bytes(b"one")
     seen.add(records.read(home).digest)
-    Path(home, "adapter_model.safetensors").write_bytes(b"other")
+    weights = Path(home, "adapter_model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
     seen.add(records.read(home).digest)
     Path(home, "README.md").write_text("not a part of it")
     assert records.read(home).digest in seen

@@ -1,5 +1,6 @@
 """The private copies of adapters, without an engine: what is copied, digested, kept and let go."""
 
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from safetensors.torch import save_file
 from alora.errors import AdapterError
 from alora.vllm_plugin import adapter_record
 from alora.vllm_plugin.adapter_config import read_config
-from alora.vllm_plugin.adapter_record import Records
+from alora.vllm_plugin.adapter_record import NoFile, Records
 from alora.vllm_plugin.carried_request import carry
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ToyAdapter, edit_config
@@ -233,3 +234,32 @@ def test_an_id_above_the_workers_numbers_is_an_id(home, toys):
     edit_config(str(home), alora_invocation_tokens=[4, 5, 6])
     with pytest.raises(AdapterError, match="changed after their weights were loaded"):
         records.of(asked(home, lora_int_id=lora_id))
+
+
+@pytest.mark.parametrize("invocation", [[4, 5], None], ids=["aLoRA", "plain"])
+@pytest.mark.parametrize(
+    "name", ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "alora.json"]
+)
+def test_a_file_of_holes_is_refused_before_it_is_copied(home, monkeypatch, name, invocation):
+    """Nor is it left to stock vLLM, where all requests would wait, too."""
+    edit_config(str(home), alora_invocation_tokens=invocation)
+    (home / name).touch()
+    os.truncate(home / name, 2**32)
+    monkeypatch.setattr(adapter_record.shutil, "copyfile", None)
+    records = Records()
+    with pytest.raises(NoFile, match=f"{name} is mostly holes: 4294967296 bytes"):
+        records.read(str(home))
+    assert not list(Path(records.folder).iterdir())
+
+
+@pytest.mark.parametrize(
+    "change", [lambda whole: whole[:-40], lambda whole: whole + b"x", lambda _: b"", lambda _: b"x"]
+)
+@pytest.mark.parametrize("invocation", [[4, 5], None], ids=["aLoRA", "plain"])
+def test_damaged_weights_are_refused_before_they_are_copied(home, monkeypatch, change, invocation):
+    edit_config(str(home), alora_invocation_tokens=invocation)
+    weights = home / "adapter_model.safetensors"
+    weights.write_bytes(change(weights.read_bytes()))
+    monkeypatch.setattr(adapter_record, "read_config", None)
+    with pytest.raises(NoFile, match=r"home/adapter_model.safetensors is damaged \(.*; copy or export"):
+        Records().read(str(home))
