@@ -8,7 +8,7 @@ from alora.adapter import CONFIG_FILE
 from alora.bundle.battery import BATTERY_FILE, battery_folders
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.errors import BundleError
-from alora.layout import ADAPTER, BATTERY, BUNDLE, POLICIES, RUN_FILE, own_link, require_plain_run, run_of
+from alora.layout import ADAPTER, BATTERY, BUNDLE, OUTPUTS, POLICIES, RUN_FILE, own_link, require_plain_run, run_of
 from alora.reading import require_plain
 
 
@@ -64,16 +64,28 @@ def find_artifact(folder: Path | str) -> Artifact:
         raise BundleError(f"artifact {folder} is not a folder; give a run folder, a bundle, a battery or an adapter")
     run = run_of(folder)
     if run is not None:
-        require_plain_run(run, BundleError)
+        _require_plain(run)
     for kind in Kind:
         if (folder / kind.value).is_file():
             if kind is Kind.RUN:
                 return Artifact(kind, folder, _bundles(folder), _adapters(folder), run)
-            require_plain(folder, BundleError)
-            several = tuple(battery_folders(folder)) if kind is Kind.BATTERY else (folder,)
+            if kind is Kind.BATTERY:
+                several = tuple(battery_folders(folder))
+            else:
+                require_plain(folder, BundleError)
+                several = (folder,)
             return Artifact(kind, folder, () if kind is Kind.ADAPTER else several, several, run)
     marks = ", ".join(kind.value for kind in Kind)
     raise BundleError(f"{folder} is not an artifact of alora: it holds none of {marks}")
+
+
+def _require_plain(run: Path) -> None:
+    """Of its battery what is listed, of anything else all."""
+    battery = run / BATTERY
+    listed = (battery / BATTERY_FILE).is_file() and not battery.is_symlink()
+    require_plain_run(run, BundleError, [name for name in OUTPUTS if not (listed and name == BATTERY)])
+    if listed:
+        battery_folders(battery)
 
 
 def _bundles(run: Path) -> tuple[Path, ...]:

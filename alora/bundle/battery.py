@@ -20,13 +20,16 @@ Read = TypeVar("Read", bound=LightBundle)
 
 
 def battery_folders(folder: Path | str) -> list[Path]:
-    """The folders of the bundles that ``battery.json`` lists, in its order, not opened yet.
+    """The folders of the bundles that ``battery.json`` lists, in its order, not opened yet. What lies next to them is
+    not looked at: a guard's users put bundles there, also such as it refuses.
 
     Raises:
-        BundleError: the list is missing, damaged or newer than this alora.
+        BundleError: the list is missing, damaged or newer than this alora; it or something in a folder is a link.
     """
-    require_plain(Path(folder), BundleError)
-    return [Path(folder) / name for name in _names(Path(folder) / BATTERY_FILE)]
+    require_plain(Path(folder), BundleError, BATTERY_FILE)
+    names = _names(Path(folder) / BATTERY_FILE)
+    require_plain(Path(folder), BundleError, *names, BATTERY_FILE)
+    return [Path(folder) / name for name in names]
 
 
 def write_battery(folder: Path | str, bundles: Sequence[LightBundle]) -> None:

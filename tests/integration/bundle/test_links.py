@@ -1,5 +1,6 @@
 """A received folder leads nowhere: no link in it is followed, no pipe waited for, whatever the verb."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -100,6 +101,30 @@ def run(folder, tmp_path):
         (run / file).write_text("{}")
     link_only(run, "advice")
     return run
+
+
+def put_next_to(place: Path) -> None:
+    """As a guard's user did whose bundle was refused."""
+    (place / "refused").mkdir()
+    (place / "refused/README.md").symlink_to("/etc/passwd")
+    os.mkfifo(place / "refused/adapter_model.bin")
+
+
+def test_what_a_battery_does_not_list_stops_nobody(run):
+    put_next_to(run / "battery")
+    assert find_artifact(run).bundles == find_artifact(run / "battery").bundles == (run / "battery/advice",)
+    assert [bundle.policy.id for bundle in load_battery(run / "battery")] == ["advice"]
+    find_artifact(run / "battery/advice")
+    with pytest.raises(BundleError, match=r"refused/(README.md is a link|adapter_model.bin is no file)"):
+        load_bundle(run / "battery/refused")
+    write_listed(run / "battery", ["advice", "refused"])
+    for artifact in (run, run / "battery", run / "battery/advice", run / "policies/advice/adapter"):
+        with pytest.raises(BundleError, match=r"refused/(README.md is a link|adapter_model.bin is no file)"):
+            find_artifact(artifact)
+
+
+def write_listed(battery: Path, names: list[str]) -> None:
+    (battery / "battery.json").write_text(json.dumps({"schema_version": 1, "bundles": names}))
 
 
 PARTS = ("", "battery", "battery/advice", "policies/advice/adapter", "bundle", "adapter")
