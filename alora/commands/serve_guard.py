@@ -19,5 +19,7 @@ def serve_guard(settings: ServingSettings, guard: GuardCore, loader: Loader) -> 
         note(remark)
     names = ", ".join(item.name for item in guard.served)
     note(f"serving {names} on http://{settings.host}:{settings.port}/v1/guard")
+    if remark := loader.remark():
+        note(remark)
     uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", http=TimedProtocol)
     return 0

@@ -12,6 +12,7 @@ from alora.bundle.read import load_bundle
 from alora.config.schema import Recipe
 from alora.config.secrets import KEY, holds_key, open_to_all, redacted
 from alora.errors import CheckFailed
+from alora.guard.serving_set import SERVING_ROOT, serving_set_of
 from alora.notes import note
 from alora.serving.engine import ServedAdapter
 from alora.serving.launch import server_command, server_environment
@@ -39,6 +40,9 @@ def serve(recipe: Recipe) -> NoReturn:
     labels = max(len(bundle.policy.labels) for bundle in bundles)
     command = server_command(folder, first.source, adapters, labels, dtype, recipe.serving)
     note("\n".join(f"serving {adapter.name} from {adapter.folder}" for adapter in adapters))
+    served = serving_set_of([bundle.folder for bundle in bundles], environment.get(SERVING_ROOT))
+    if remark := served.remark([adapter.name for adapter in adapters]):
+        note(remark)
     announce(command, environment)
     os.execve(command[0], command, environment)
 

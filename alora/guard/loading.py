@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from alora.bundle.light import LightBundle
 from alora.errors import BundleError, CheckFailed
 from alora.guard.core import GuardCore
 from alora.guard.reader import Overloaded, Reader, Reading, Served
-from alora.guard.serving_set import Entry, ServingSet, Stamp
+from alora.guard.serving_set import Entry, ServingSet, Stamp, serving_set_of
 from alora.guard.wire import GuardRequest
 from alora.prompt.parts import Prefix
 
@@ -65,6 +64,10 @@ class Loader:
     def refusal(self) -> str | None:
         """Why nothing is served; None once the given bundles and the file's set were certified."""
         return None if self._ready else self.trouble
+
+    def remark(self) -> str | None:
+        """What to say at the start where the file names other adapters than were given."""
+        return self._set.remark([bundle.served_name for bundle in self._bundles])
 
     def poll(self) -> None:
         """Begin to follow the file, if it was replaced (costs one ``stat``) or it is time to try again."""
@@ -281,5 +284,5 @@ def make_guard(
         root: the folder below which bundles are loaded while it serves; None: the one that holds ``bundles``.
     """
     guard = GuardCore([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader, longest)
-    serving_set = ServingSet(Path(root or os.path.commonpath([bundle.folder.absolute().parent for bundle in bundles])))
+    serving_set = serving_set_of([bundle.folder for bundle in bundles], root)
     return guard, Loader(guard, reader, base, dtype, bundles, serving_set, read)

@@ -15,9 +15,8 @@ from alora.errors import CheckFailed, ConfigError
 from alora.guard.core import GuardCore
 from alora.guard.engine import EngineReader
 from alora.guard.loading import Loader, make_guard
+from alora.guard.serving_set import SERVING_ROOT
 from alora.vllm_plugin import status
-
-SERVING_ROOT = "ALORA_SERVING_ROOT"  # the folder below which bundles are loaded while the server runs
 
 
 def guard_of(engine_client: Any, state: Any, args: Namespace) -> tuple[GuardCore, Loader]:

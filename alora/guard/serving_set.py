@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from alora.errors import BundleError
 from alora.reading import read_typed, require_plain
 
 FILE = "serving_set.json"
+SERVING_ROOT = "ALORA_SERVING_ROOT"  # the folder below which bundles are loaded while a vLLM server runs
 Stamp = tuple[int, int] | None
 
 
@@ -84,6 +85,21 @@ class ServingSet:
             raise BundleError(f"{file} has a policy twice in one stage, or none that is live; load the policies again")
         return content.policies
 
+    def remark(self, given: Collection[str]) -> str | None:
+        """What to say at a start with the adapters ``given`` where the file names others; None: nothing."""
+        if self.stamp is None:
+            return None
+        try:
+            listed = [entry.name + " (shadow)" * (entry.stage == "shadow") for entry in self.read()]
+        except BundleError as error:
+            return f"nothing is served yet: {error}"
+        if set(listed) == set(given):
+            return None
+        return (
+            f"{self.root / FILE} lists {', '.join(listed)}, as changed while a guard ran, and the guard serves these "
+            "in their place; delete the file to serve those of the command line"
+        )
+
     def write(self, entries: tuple[Entry, ...], stamp: Stamp) -> Stamp:
         """Replace the file that has ``stamp``, and return the new one's; None where another process replaced it
         meanwhile.
@@ -131,3 +147,8 @@ class ServingSet:
         if not found:
             raise BundleError(f"bundle is {name[:200]!r}, which is not a folder below the serving root")
         return folder
+
+
+def serving_set_of(folders: Iterable[Path], root: str | None) -> ServingSet:
+    """The one in ``root``, or else in the folder that holds all bundles' ``folders``."""
+    return ServingSet(Path(root or os.path.commonpath([folder.absolute().parent for folder in folders])))

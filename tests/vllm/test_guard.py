@@ -392,7 +392,9 @@ def test_a_policy_is_replaced_on_the_running_engine(tmp_path):
         after = ask(server).json()["verdicts"][0]
         assert (after["adapter"], after["threshold"], after["flagged"]) == (Served.of(new).name, 0.0001, True)
         assert "alora_guard_requests_total" in httpx.get(f"{server.url}/metrics").text
+        assert "serving_set.json" not in server.log.read_text()
     with start(tmp_path, battery) as restarted:
+        assert f"{battery / 'serving_set.json'} lists {Served.of(new).name}" in restarted.log.read_text()
         verdict = ask(restarted).json()["verdicts"][0]
         assert (verdict["adapter"], verdict["probability"]) == (
             after["adapter"],

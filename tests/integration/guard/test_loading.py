@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
 from alora.bundle.golden import write_golden
 from alora.bundle.manifest import file_record
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
+from alora.commands.serve_guard import serve_guard
+from alora.config.schema import ServingSettings
 from alora.data.conversation import parse_conversation
 from alora.guard import loading, metrics, packed
 from alora.guard.core import GuardCore
@@ -487,6 +490,29 @@ def test_after_a_restart_nothing_is_served_in_place_of_a_set_that_cannot_be_foll
         wait_for(lambda: restarted.get("/v1/guard/health").status_code == 200)
         assert restarted.get("/v1/guard/policies").json() == wanted
         assert restarted.get("/v1/guard/health").json() == {"status": "ready", "policies": 2}
+
+
+def test_a_start_says_that_the_file_names_others(base, root, monkeypatch, capsys):
+    bundles = [load_bundle(root / name) for name in ("advice", "refunds")]
+    guard, loader = loading.make_guard(bundles, base, "float32", PackedReader(base, bundles), None, load_bundle)
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
+
+    def said():
+        serve_guard(ServingSettings(), guard, loader)
+        first, *others = capsys.readouterr().err.splitlines()
+        assert first.startswith(f"serving {bundles[0].served_name}, {bundles[1].served_name} on http://")
+        return "\n".join(others)
+
+    assert said() == ""
+    given = [loading._entry(bundle, bundle.folder.name) for bundle in bundles]
+    replace_set(root, given)
+    assert said() == ""
+    new = load_bundle(root / "v7")
+    replace_set(root, [loading._entry(new, "v7"), given[1], loading._entry(bundles[0], "advice", "shadow")])
+    names = f"{new.served_name}, {bundles[1].served_name}, {bundles[0].served_name} (shadow)"
+    assert said().startswith(f"{root / FILE} lists {names}, as changed while a guard ran")
+    (root / FILE).write_text("{")
+    assert said().startswith(f"nothing is served yet: {root / FILE}")
 
 
 def replace_set(root, entries):
