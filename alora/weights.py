@@ -32,9 +32,9 @@ def weights_digest(files: Mapping[str, str]) -> str:
 
 def require_no_holes(file: Path, refusal: type[AloraError]) -> None:
     """``refusal`` for a large file that is mostly holes: its sender pays nothing, its reader for all of it."""
-    with file.open("rb") as stream:
-        state = os.fstat(stream.fileno())
-        few = state.st_size > _SMALL and state.st_blocks * _BLOCK < state.st_size / 8
-        # File systems that do not count blocks, or not yet, know of no hole before the end.
-        if few and os.lseek(stream.fileno(), 0, os.SEEK_HOLE) < state.st_size:
+    state = file.stat()
+    if state.st_size <= _SMALL or state.st_blocks * _BLOCK >= state.st_size / 8:
+        return
+    with file.open("rb") as stream:  # file systems that do not count blocks, or not yet, know of no hole before the end
+        if os.lseek(stream.fileno(), 0, os.SEEK_HOLE) < state.st_size:
             raise refusal(f"{file} is mostly holes: {state.st_size} bytes, of which the disk holds few; get it again")
