@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -76,6 +77,7 @@ def run_sweep(
     arguments = read_arguments(verb, argv, Path.cwd())
     if arguments.shows:
         raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")
+    arguments = replace(arguments, overrides=_last_of_each(arguments.overrides))
     with composing(arguments, note):
         changed, below = _plan(arguments, note)
         with _sweep_folder(arguments) as (folder, of_hydra):
@@ -98,6 +100,26 @@ def run_sweep(
                     raise
                 note(f"the launcher or sweeper gave up: {type(error).__name__}: {one_line(error)}")
             return _records(folder, changed)
+
+
+def _last_of_each(overrides: Sequence[str]) -> tuple[str, ...]:
+    """``overrides`` without those that a later one of the same key and kind replaces, as in a single run: a sweeper
+    would take the last values at the first one's place among the jobs.
+
+    Raises:
+        ConfigError: a single run would merge them, and a sweeper would not.
+    """
+    last = {item.partition("=")[0]: number for number, item in enumerate(overrides)}
+    kept: list[str] = []
+    for number, item in enumerate(overrides):
+        key, _, value = item.partition("=")
+        if last[key] == number or re.match(r"[+~]*hydra[./]", key):  # no sweeper gets those
+            kept.append(item)
+        elif value.startswith("{"):
+            raise ConfigError(
+                f"{key.lstrip('+')} has several mappings, which a sweep does not merge; put it into a recipe"
+            )
+    return tuple(kept)
 
 
 def _records(folder: Path, expected: Sequence[str]) -> list[JobRecord]:

@@ -15,7 +15,7 @@ from alora.config import compose
 from alora.config.paths import configs_folder, recipes_folder
 from alora.config.saved import read_saved_recipe, save_recipe
 from alora.config.schema import OF_ARTIFACT, Recipe
-from alora.config.sweep import run_sweep
+from alora.config.sweep import DONE, run_sweep
 from alora.errors import ConfigError
 from tests.integration.config.test_saved import environment_above
 
@@ -341,6 +341,31 @@ class TestSweep:
         assert [(Path(item.run_dir).relative_to(here), item.training.seed) for item in recipes] == [
             (Path("runs/a/0"), 1), (Path("runs/a/1"), 2), (Path("runs/b/2"), 1), (Path("runs/b/3"), 2)
         ]  # fmt: skip
+
+    def test_of_a_key_given_twice_the_last_counts_as_in_a_single_run(self):
+        given = ["recipe=quickstart", "training.max_steps=6,12", "training.seed=1,2", "training.max_steps=3,4"]
+        made, seeds_first = [], [(1, 3), (1, 4), (2, 3), (2, 4)]
+        records = run_sweep("train", ["-m", *given], lambda one: (made.append(one) or 0, None, False), pytest.fail, str)
+        assert [(one.training.seed, one.training.max_steps) for one in made] == seeds_first
+        assert [(record.changed, record.outcome) for record in records] == [
+            (f"training.seed={seed} training.max_steps={steps}", DONE) for seed, steps in seeds_first
+        ]
+        labels = [
+            "policy=off_topic",
+            "policy.labels={a: x, b: y}",
+            "data.train=rows.jsonl",
+            "policy.labels={c: x, d: y}",
+        ]
+        Path("rows.jsonl").touch()
+        for jobs in ([], ["-m", "training.seed=1,2"]):
+            assert [one.policy.labels for one in recipes_of("train", *labels, *jobs)] == [
+                {"c": "x", "d": "y"} for _ in range(max(1, len(jobs)))
+            ]
+
+    def test_mappings_that_a_single_run_would_merge_are_refused(self):
+        given = ["recipe=quickstart", 'policy.labels={"a b": x, e: y, "c d": z}']
+        with pytest.raises(ConfigError, match=r"policy\.labels has several mappings"):
+            recipes_of("train", "-m", *given, "training.seed=1,2")
 
     def test_a_job_that_fails_does_not_lose_the_others(self):
         seen = []
