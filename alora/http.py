@@ -43,7 +43,6 @@ class Http(AsyncClosing):
 
     def __init__(self, most: int | None = None, key: str = KEY) -> None:
         headers, self._secret = {"Accept-Encoding": "identity"}, key_in(key)
-        self._escaped = _escaped(self._secret)
         if self._secret:
             headers["Authorization"] = f"Bearer {self._secret}"
         self._free = contextlib.nullcontext() if most is None else asyncio.Semaphore(most)
@@ -67,8 +66,9 @@ class Http(AsyncClosing):
     async def exchange(
         self, url: str, body: Mapping[str, Any] | None, silence: float, headers: Mapping[str, str] | None = None
     ) -> tuple[httpx2.Response, str]:
-        """The answer to one request and its text, in which the key is hidden; ``silence`` in seconds ends it, and
-        :data:`_WHOLE` times as many in all.
+        """The answer to one request and its text; ``silence`` in seconds ends it, and :data:`_WHOLE` times as many in
+        all. With status 200 the text is as it came, for its values to be used: what is shown of it goes through
+        :meth:`hidden`. In any other the key is hidden.
 
         Raises:
             Unreachable: no whole answer comes, or one that is too long.
@@ -97,19 +97,19 @@ class Http(AsyncClosing):
         except TimeoutError as error:
             raise self._late(address, f"no whole answer after {silence * _WHOLE:g} s") from error
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # a cut answer, no HTTP at all
-            said = self._hidden(str(error))
+            said = self.hidden(str(error))
             late = isinstance(error, httpx2.TimeoutException)
             gone = (self._late if late else _gone)(address, " ".join(said.split())[:300] or type(error).__name__)
             if isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError):  # it may be starting again
                 gone.wait = 0.0
             raise gone from (error if said == str(error) else None)
         if 300 <= answer.status_code < 400:
-            place = named(self._hidden(str(answer.headers.get("Location"))))
+            place = named(self.hidden(str(answer.headers.get("Location"))))
             raise ConfigError(
                 f"{address} answered {answer.status_code} and redirects to {place}, where neither key nor text follow; "
                 "give the right address"
             )
-        return answer, self._hidden(text)
+        return answer, text if answer.status_code == 200 else self.hidden(text)
 
     @contextlib.asynccontextmanager
     async def _turn(self, address: str, silence: float) -> AsyncGenerator[None]:
@@ -127,12 +127,17 @@ class Http(AsyncClosing):
         error.silent = True
         return error
 
-    def _hidden(self, text: str) -> str:
-        """``text`` of the server without the key; to be called before it is cut, or read as JSON."""
-        if not self._secret:
-            return text
-        text = text.replace(self._secret, HIDDEN)
-        return self._escaped.sub(HIDDEN, text) if "\\" in text else text
+    def hidden(self, text: str) -> str:
+        """``text`` of the server without the key; to be called before it is cut, or read as JSON to be shown."""
+        return hidden(text, self._secret)
+
+
+def hidden(text: str, secret: str) -> str:
+    """See :meth:`Http.hidden`."""
+    if not secret:
+        return text
+    text = text.replace(secret, HIDDEN)
+    return _escaped(secret).sub(HIDDEN, text) if "\\" in text else text
 
 
 def _escaped(secret: str) -> re.Pattern[str]:

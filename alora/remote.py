@@ -11,9 +11,10 @@ from typing import Any, Literal, overload
 from alora.asking import Artifact, Base, Messages, Policies, conversation_in, open_artifact, require_known
 from alora.bundle.light import read_bundle
 from alora.closing import AsyncClosing, Closing, Waiting
+from alora.config.secrets import KEY, key_in
 from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused, RenderError
-from alora.http import Full, Unreachable, named
+from alora.http import Full, Unreachable, hidden, named
 from alora.reading import printable
 from alora.serving.client import RemoteEngine
 from alora.serving.guard import Guard, GuardAnswer, GuardVerdict
@@ -152,7 +153,7 @@ class GuardClient(Closing):
 
     def __init__(self, url: str) -> None:
         self._guard, self._ended = Guard(url, timeout=600), Event()
-        self._url = named(url)
+        self._url, self._key = named(url), key_in(KEY)
         self.asked = [policy for policy in self._guard.policies() if policy.stage == "live"]
         if not self.asked:
             raise ConfigError(f"{self._url} serves no live policy")
@@ -169,7 +170,7 @@ class GuardClient(Closing):
         if failed := [verdict for verdict in answers.values() if verdict.status != "ok"]:
             plain, _ = self._answers(_PLAIN)
             why = "; ".join(f"{failure.adapter} on the guard: {failure.status}: {failure.reason}" for failure in failed)
-            why = printable(why)
+            why = printable(hidden(why, self._key))
             if any(plain[failure.policy].status != "ok" for failure in failed):
                 raise CheckFailed(f"{why}; it fails on every conversation, so run the same command again later")
             raise PromptRefused(why)
@@ -177,9 +178,10 @@ class GuardClient(Closing):
         for asked in self.asked:
             verdict = answers[asked.policy]
             if verdict.label not in asked.labels or verdict.threshold != asked.threshold:
+                label = hidden(str(verdict.label), self._key)[:200]
                 raise CheckFailed(
-                    f"{asked.adapter} on the guard {self._url}: it answers {str(verdict.label)[:200]!r} at "
-                    f"{verdict.threshold}, and was listed with {list(asked.labels)} at {asked.threshold}; run it again"
+                    f"{asked.adapter} on the guard {self._url}: it answers {label!r} at {verdict.threshold}, and was "
+                    f"listed with {list(asked.labels)} at {asked.threshold}; run it again"
                 )
             probability, given = float(verdict.probability or 0), dict(verdict.probabilities or {})
             verdicts.append(
@@ -193,7 +195,7 @@ class GuardClient(Closing):
         verdicts = {verdict.policy: verdict for verdict in answer.verdicts}
         for asked in self.asked:
             if (adapter := verdicts[asked.policy].adapter) != asked.adapter:
-                why = f"{asked.adapter} on the guard is {adapter} by now"
+                why = f"{asked.adapter} on the guard is {hidden(adapter, self._key)} by now"
                 raise CheckFailed(f"{why}; run the same command again when it serves it")
         return {asked.policy: verdicts[asked.policy] for asked in self.asked}, answer.usage
 

@@ -120,8 +120,9 @@ class RemoteEngine(Completions):
             listing = self._listing = self._start(self.models())
         served = await asyncio.shield(listing)
         if missing := [name for name in names if name not in served]:
+            there = self._http.hidden(", ".join(sorted(served)))[:500]
             raise ConfigError(
-                f"{self.url} serves {', '.join(sorted(served))[:500]}, not {', '.join(missing)}; start it with "
+                f"{self.url} serves {there}, not {', '.join(missing)}; start it with "
                 "alora serve, or load each bundle under that name (POST /v1/load_lora_adapter)"
             )
         try:

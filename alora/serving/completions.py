@@ -106,10 +106,11 @@ class Completions(AsyncClosing):
             tokens = len(prefix.token_ids) + len(suffix.token_ids)
             return logprobs, min(max(0, self._read(*answer, _cached_tokens)), tokens)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
+            shown = self._http.hidden(str(given))
             raise CheckFailed(
-                f"{self.url} answers with the log-probabilities {str(given)[:300]}, not with those of the label "
+                f"{self.url} answers with the log-probabilities {shown[:300]}, not with those of the label "
                 f"tokens {labels}; start it with --logprobs-mode processed_logprobs, as alora serve does"
-            ) from error
+            ) from (error if shown == str(given) else None)
 
     def _read(self, status: int, text: str, pick: Callable[[Any], Any]) -> Any:
         """``pick`` applied to the answer's JSON.
@@ -123,7 +124,10 @@ class Completions(AsyncClosing):
         try:
             return pick(json.loads(text))
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise ConfigError(f"{self.url} is not an OpenAI-compatible server: it answered {text[:100]!r}") from error
+            shown = self._http.hidden(text)
+            raise ConfigError(f"{self.url} is not an OpenAI-compatible server: it answered {shown[:100]!r}") from (
+                error if shown == text else None
+            )
 
     async def _send(
         self,

@@ -191,8 +191,9 @@ class AsyncGuard(AsyncClosing):
         body = {"messages": list(messages), **fields}
 
         async def ask(url: str) -> GuardAnswer:
-            sent = await self._http[url].exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session})
-            return _read(url, *sent, lambda said: typed(GuardAnswer, said).require(fields))
+            http = self._http[url]
+            sent = await http.exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session})
+            return _read(url, http, *sent, lambda said: typed(GuardAnswer, said).require(fields))
 
         def of_engine(answer: GuardAnswer) -> bool:
             return {verdict.status for verdict in answer.verdicts} != {"missed"}
@@ -201,8 +202,9 @@ class AsyncGuard(AsyncClosing):
 
     async def policies(self) -> list[GuardPolicy]:
         async def ask(url: str) -> list[GuardPolicy]:
-            sent = await self._http[url].exchange(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
-            return _read(url, *sent, _policies)
+            http = self._http[url]
+            sent = await http.exchange(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
+            return _read(url, http, *sent, _policies)
 
         return await self._servers.first("", ask, None)
 
@@ -221,12 +223,14 @@ def _policies(said: Any) -> list[GuardPolicy]:
     return policies
 
 
-def _read(url: str, answer: Response, text: str, make: Callable[[Any], _Made]) -> _Made:
+def _read(url: str, http: Http, answer: Response, text: str, make: Callable[[Any], _Made]) -> _Made:
     if answer.status_code != 200:
         raise refusal(url, answer.status_code, text, answer.headers.get("Retry-After"))
     try:
         return make(json.loads(text))
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise CheckFailed(
-            f"{named(url)} is not a guard: {printable(str(error)[:300])}; start one with alora serve"
-        ) from error
+        shown = http.hidden(text) == text
+        why = printable(str(error)[:300]) if shown else "its answer, which holds the key and is not shown, does not fit"
+        raise CheckFailed(f"{named(url)} is not a guard: {why}; start one with alora serve") from (
+            error if shown else None
+        )

@@ -75,17 +75,22 @@ ANSWERS = {
 }
 
 
+def with_causes(error: BaseException) -> list[BaseException]:
+    """What a traceback shows."""
+    errors = [error]
+    while (cause := errors[-1].__cause__) is not None:
+        errors.append(cause)
+    return errors
+
+
 @pytest.mark.parametrize("key", [SECRET, LONG], ids=["all signs", "long"])
 @pytest.mark.parametrize("name", ANSWERS)
 def test_no_error_shows_the_key(name, key, monkeypatch):
     monkeypatch.setenv(KEY, key)
     with raw(ANSWERS[name](key).encode()) as url, Guard(url, timeout=5) as guard, pytest.raises(AloraError) as caught:
         guard.check([{"role": "user", "content": "Hello"}])
-    said, errors = str(caught.value), list[BaseException]([caught.value])
-    while (cause := errors[-1].__cause__) is not None:  # what a traceback shows too
-        errors.append(cause)
-    assert HIDDEN in said
-    assert not [error for error in errors if key[:6] in str(error)]
+    assert HIDDEN in str(caught.value)
+    assert not [error for error in with_causes(caught.value) if key[:6] in str(error)]
 
 
 def test_a_fork_while_another_thread_begins_a_request_leaves_the_child_its_own_lock():

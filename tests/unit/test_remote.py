@@ -1,10 +1,12 @@
 """A log scored by a guard that is busy, or whose policies fail: what costs a row, and what ends the job."""
 
+from dataclasses import replace
 from socket import socket
 
 import pytest
 
 from alora.closing import Waiting
+from alora.config.secrets import KEY
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.http import Full, Http, Unreachable, refusal
 from alora.remote import _WAITS_S, GuardClient
@@ -46,6 +48,14 @@ def test_a_row_on_which_a_policy_fails_costs_itself_alone(guard):
     assert isinstance(bad, PromptRefused)
     assert str(bad) == f"{POLICY.adapter} on the guard: failed: it overflowed"
     assert [verdicts.verdicts[0].probability for verdicts in (one, two)] == [0.25, 0.25]
+
+
+def test_why_a_policy_fails_is_told_without_the_key(guard, monkeypatch):
+    monkeypatch.setenv(KEY, "sk-SECRET-77aa")
+    _, answers, _ = guard
+    client, answers[:] = GuardClient("http://127.0.0.1:1"), [replace(FAILED, reason="sk-SECRET-77aa is no key"), OK]
+    with pytest.raises(PromptRefused, match=r"failed: \*\*\* is no key"):
+        client.score(talk("one"))
 
 
 def test_a_policy_that_fails_on_every_conversation_ends_the_job(guard):

@@ -5,6 +5,7 @@ import json
 import math
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -13,12 +14,14 @@ from typing import Any
 import pytest
 
 from alora.config.secrets import KEY
-from alora.errors import CheckFailed, ConfigError, PromptRefused
+from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
 from alora.http import Full, Unreachable
 from alora.prompt.render import Prefix, Suffix
 from alora.serving import client
 from alora.serving.client import RemoteEngine, together
 from alora.serving.completions import Completions
+from alora.serving.guard import Guard
+from tests.unit.test_http import LONG, SECRET, with_causes
 
 
 @contextmanager
@@ -652,3 +655,61 @@ def test_as_many_log_probabilities_are_asked_for_as_there_are_labels(labels, mon
         len(labels),
         [*labels],
     )
+
+
+VERDICT = {
+    "policy": "toy", "status": "ok", "flagged": False, "adapter": "toy@012345678901", "label": "ok",
+    "probability": 0.25, "threshold": 0.5, "probabilities": {"ok": 0.75, "bad": 0.25}, "reason": None,
+}  # fmt: skip
+WHOLE = {"id": "x", "action": "allow", "complete": True, "verdicts": [VERDICT], "usage": {}, "timing_ms": {}}
+
+
+@pytest.mark.parametrize("key", ["toy", "ok", "x", "none", "verdicts"])
+def test_an_answer_that_is_used_is_as_it_came(key, monkeypatch):
+    monkeypatch.setenv(KEY, key)
+    with server(content=WHOLE) as (url, _), Guard(url, timeout=5) as guard:
+        (verdict,) = guard.check([{"role": "user", "content": "Hello"}]).verdicts
+    assert (verdict.policy, verdict.label, verdict.probabilities) == ("toy", "ok", {"ok": 0.75, "bad": 0.25})
+
+
+def completion_of(said: object) -> object:
+    return {"choices": [{"logprobs": {"top_logprobs": [{"token_id:3": said, "token_id:4": 0.0}]}}]}
+
+
+def check(url: str) -> None:
+    with Guard(url, timeout=5) as guard:
+        guard.check([{"role": "user", "content": "Hello"}])
+
+
+def ask(url: str, way: Callable[[Completions], Awaitable[object]]) -> None:
+    async def asking() -> None:
+        async with Completions(url) as engine:
+            await way(engine)
+
+    asyncio.run(asking())
+
+
+def ask_toy(engine: Completions) -> Awaitable[object]:
+    return engine.ask_unverified(Prefix((1,)), Suffix((2,), (2,), (3, 4)), "toy")
+
+
+UNFIT = {  # status 200, and not what was asked for
+    "no guard": (lambda key: {key: 1}, check),
+    "another verdict": (lambda key: WHOLE | {"verdicts": [VERDICT | {"adapter": "a" * 190 + key}]}, check),
+    "no list": (lambda key: f"{'a' * 90}{key}", lambda url: ask(url, Completions.models)),
+    "another length": (
+        lambda key: {"data": [{"id": "toy", "max_model_len": key}]},
+        lambda url: ask(url, Completions.models),
+    ),
+    "no numbers": (completion_of, lambda url: ask(url, ask_toy)),
+}
+
+
+@pytest.mark.parametrize("key", [SECRET, LONG], ids=["all signs", "long"])
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_does_not_fit_is_told_without_the_key(name, key, monkeypatch):
+    monkeypatch.setenv(KEY, key)
+    answer, way = UNFIT[name]
+    with server(content=answer(key)) as (url, _), pytest.raises(AloraError) as caught:
+        way(url)
+    assert not [error for error in with_causes(caught.value) if key[:6] in str(error)]
