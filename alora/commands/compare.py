@@ -1,6 +1,6 @@
 """``alora compare``: aLoRA, LoRA, prompt, probe, bag of words and a judge on the same rows, seeds and budget."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +10,7 @@ from alora.base.limits import require_rank, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.write import public_source
 from alora.commands.output import say, say_json, table, write_json, write_text
+from alora.commands.run_rows import leaks
 from alora.comparison import report
 from alora.comparison.figures import Comparison, compare
 from alora.comparison.folder import ComparisonFolder
@@ -21,6 +22,7 @@ from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
+from alora.data.splits import known_rows
 from alora.errors import DataError, LeftOut
 from alora.notes import note
 from alora.prefix.store import open_store
@@ -44,6 +46,9 @@ def run(recipe: Recipe) -> int:
         base = load_base(recipe.base)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
         task = _renderable(task, renderer)
+        leaked = _leaks(task)
+        for line in leaked:
+            note(line)
         bench = Workbench(task, base, renderer, open_store(recipe.training, base))
         _require_room(bench)
         if folder.claim(task.digests(base)):
@@ -59,7 +64,7 @@ def run(recipe: Recipe) -> int:
                     note(f"{method_run.name}: some rows have no answer for now; the same command asks about them again")
             found, left_out[method_run.name] = folder.read(method_run)
             scores += found
-        left_out = _report(task, folder, scores, left_out, base)
+        left_out = _report(task, folder, scores, left_out, base, leaked)
     return int(any(left_out.values()))
 
 
@@ -79,12 +84,20 @@ def _renderable(task: Task, renderer: Renderer) -> Task:
     return task.without(left_out)
 
 
+def _leaks(task: Task) -> list[str]:
+    """A warning of each policy whose test rows the methods are fitted to."""
+    splits = task.splits
+    known = known_rows(splits.test, [*splits.train, *splits.validation])
+    return leaks(known, splits.test, task.by_id, "figures on new rows may be far lower; compare on others")
+
+
 def _report(
     task: Task,
     folder: ComparisonFolder,
     scores: list[Scores],
     left_out: Mapping[str, Mapping[str, str]],
     base: LoadedBase,
+    leaked: Sequence[str],
 ) -> dict[str, Mapping[str, str]]:
     """Compute, write and show the comparison; what is left out, with the policies that scores were of no use for."""
     recipe = task.recipe
@@ -103,7 +116,7 @@ def _report(
     settings |= {part: asdict(getattr(recipe, part)) for part in SETTINGS}
     content = report.document(comparison, scores, left_out, settings, describe_environment())
     write_json(folder.path / "compare.json", content)
-    write_text(folder.path / "compare.md", report.markdown(comparison, left_out, name))
+    write_text(folder.path / "compare.md", report.markdown(comparison, left_out, name, leaked))
     if recipe.json:
         say_json({key: value for key, value in content.items() if key != "scores"})
     else:

@@ -133,8 +133,18 @@ def known_of_run(artifact: Artifact, rows: Rows, calibrated: bool = True) -> Cou
     return Counter()
 
 
+def leaks(
+    known: Mapping[str, int], rows: Sequence[LabelledConversation], names: Collection[str], what: str
+) -> list[str]:
+    """A warning of the rows that each policy's adapter knows; ``what`` they are good for."""
+    asked = Counter(name for row in rows for name in row.labels)
+    return [
+        f"warning: {name}: {known[name]} of {asked[name]} rows are of its training; {what} [LEAK]"
+        for name in sorted(known.keys() & set(names))
+    ]
+
+
 def note_leak(known: Mapping[str, int], rows: Rows, policies: Collection[str], what: str) -> None:
-    """Warn of rows that a policy's adapter knows; ``what`` they are good for."""
-    for name in sorted(known.keys() & set(policies)):
-        asked = sum(name in row.labels for row in rows)
-        note(f"warning: {name}: {known[name]} of {asked} rows are of its training; {what} [LEAK]")
+    """Print :func:`leaks`."""
+    for line in leaks(known, rows, policies, what):
+        note(line)

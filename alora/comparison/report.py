@@ -103,13 +103,16 @@ POLICY_HEADINGS = ("policy", "method", "rows", "AUROC", "sd over seeds", *list(C
 GAP_HEADINGS = ("AUROC gap", "policy", "gap [95 %]", "p bootstrap", "p DeLong", "p Holm")
 
 
-def markdown(comparison: Comparison, left_out: Mapping[str, Mapping[str, str]], base: str) -> str:
+def markdown(
+    comparison: Comparison, left_out: Mapping[str, Mapping[str, str]], base: str, warnings: Sequence[str] = ()
+) -> str:
     policies = _policies(comparison)
     runs = max((item.runs for item in comparison.methods), default=1)
     parts = [
         "# Methods side by side",
         f"{len(policies)} policies on the base {base}; figures are means over {runs} seeds where a method trains. "
         "Thresholds and temperatures are fitted on validation rows; intervals are 95 % by bootstrap over test rows.",
+        *warnings,
         "## Over the battery (mean of the policies)",
         table(BATTERY_HEADINGS, battery_rows(comparison)),
         "## Paired tests",

@@ -345,3 +345,19 @@ def test_an_adapter_without_the_doubtful_rows_stands_next_to_the_plain_one(place
     assert trained == {"alora": 40, "alora_cleaned": 38}
     assert (found["gaps"][0]["first"], found["gaps"][0]["second"]) == (["alora", 2], ["alora_cleaned", 2])
     assert "doubtful rows left out" in (place / "cleaned/compare.md").read_text()
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_test_rows_that_the_methods_are_fitted_to_are_told(place, tmp_path, capsys, split):
+    given = overrides(place, tmp_path / "run", "compare.arms=[bag_of_words]")
+    rows = next(item.partition("=")[2] for item in given if item.startswith(f"data.{split}="))
+    count = len((place / rows).read_text().splitlines())
+    assert main(["compare", *given, f"data.test={rows}"]) == 0
+    told = f"red: {count} of {count} rows are of its training; figures on new rows may be far lower"
+    assert told in capsys.readouterr().err
+    assert f"warning: {told}" in (tmp_path / "run/compare.md").read_text()
+
+
+def test_other_test_rows_are_not(place, tmp_path, capsys):
+    assert main(["compare", *overrides(place, tmp_path / "run", "compare.arms=[bag_of_words]")]) == 0
+    assert "LEAK" not in capsys.readouterr().err + (tmp_path / "run/compare.md").read_text()
