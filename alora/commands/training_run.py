@@ -107,6 +107,8 @@ def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) 
     missing = not all(this.folder.paths(policy.id).training.exists() for policy in policies)
     if processes.broadcast(missing):
         if this.recipe.training.engine == "trl":
+            if "training.max_suffix_tokens" in this.recipe.given:
+                note("training.max_suffix_tokens: without effect on training.engine=trl, which packs no suffixes")
             this.each(lambda policy: _train_with_trl(this, policy, tracking))
         else:
             watch = [tracking.callback([policy.id for policy in policies])]

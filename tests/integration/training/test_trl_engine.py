@@ -239,12 +239,15 @@ def test_an_activated_adapter_is_refused_by_name():
 def test_the_command_trains_a_bundle_that_learned(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
     overrides = toy_overrides(tmp_path, tmp_path / "run")
-    assert main(["train", *overrides, "adapter=lora", "training.engine=trl", "training.learning_rate=3e-3"]) == 0
+    given = ["adapter=lora", "training.engine=trl", "training.learning_rate=3e-3", "training.max_suffix_tokens=64"]
+    assert main(["train", *overrides, *given]) == 0
     found = json.loads((tmp_path / "run/policies/toy/evaluation.json").read_text())["evaluations"][0]
     assert (found["method"], found["split"]) == ("lora", "test")
     assert found["metrics"]["figures"]["auroc"]["value"] > 0.9
     assert not load_adapter(tmp_path / "run/bundle").spec.activated
     assert not (tmp_path / "run/checkpoints").exists()
-    assert re.search(r"^toy flags '\w+', the label of \d+ of \d+ train rows$", capsys.readouterr().err, re.MULTILINE)
+    told = capsys.readouterr().err
+    assert re.search(r"^toy flags '\w+', the label of \d+ of \d+ train rows$", told, re.MULTILINE)
+    assert "training.max_suffix_tokens: without effect on training.engine=trl" in told
     assert main(["train", *overrides, "training.engine=trl"]) == 2
     assert "choose adapter=lora" in capsys.readouterr().err
