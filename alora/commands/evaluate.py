@@ -6,6 +6,7 @@ Of several policies each is evaluated on its own rows, and has a page of its own
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from alora.bundle.read import check_bases
 from alora.commands.artifacts import Subject, open_subject
 from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
 from alora.commands.run_pages import say_doubts, write_page
-from alora.commands.run_rows import measured_settings, read_for, read_noted, trained_rows
+from alora.commands.run_rows import measured_settings, read_for, read_noted, rows_by_now, trained_rows
 from alora.config.describe import without_effect
 from alora.config.schema import DataSettings, EvaluationSettings, Recipe
 from alora.data.conversation import LabelledConversation
@@ -106,13 +107,15 @@ def _training_rows(
     own, held, unread = [], [], LeftOut()
     try:
         own, held, unread = trained_rows(artifact)
+        known = [*own, *held]
     except AloraError as error:
         if not others:
             note(f"no bag of words: {error}")
+        known = list(chain(*rows_by_now(error)))
     if others:
         rows, unread = _rows(data.train, data, policies)
-        return _Taught(rows), [*own, *held], unread
-    return _Taught(own, held, run.training.seed), [*own, *held], unread
+        return _Taught(rows), known, unread
+    return _Taught(own, held, run.training.seed), known, unread
 
 
 def _evaluate(

@@ -25,6 +25,13 @@ Member = TypeVar("Member")
 _FITTED = ("target", "target_value", "false_positive_cost", "false_negative_cost")
 
 
+class RowsChanged(ConfigError):
+    """A run's files hold other rows than it trained on: by now ``train``, and ``held`` out of them or validation."""
+
+    train: Rows
+    held: Rows
+
+
 def opened_run(artifact: Artifact) -> Recipe | None:
     """The recipe of the run that an artifact belongs to; None where there is none.
 
@@ -81,7 +88,8 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
     where they are others by now), and the policies whose rows cannot be read.
 
     Raises:
-        ConfigError: the rows at hand are not those that the run read, or it is not an artifact of a run.
+        RowsChanged: the rows at hand are not those that the run read.
+        ConfigError: it is not an artifact of a run.
         DataError: they cannot be read.
     """
     run = saved_run(artifact)
@@ -98,15 +106,17 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
     if data.validation is None:
         rows, held = hold_out(rows, data.validation_share)
     digests = {"train rows": rows_digest(rows)} | ({"validation rows": rows_digest(held)} if held else {})
-    if any(claim.inputs.get(name) != digest for name, digest in digests.items()):
-        raise ConfigError(
-            f"the rows of {named(data.train)} are not those that {artifact.run} was trained on: the file, or how alora "
-            "reads it, has changed"
-        )
     if data.validation is not None:
         with contextlib.suppress(AloraError):
             given = [row for row in read_shared_rows(data.validation, data, policies)[0] if row.labels]
             held = given if claim.inputs.get("validation rows") == rows_digest(given) else []
+    if any(claim.inputs.get(name) != digest for name, digest in digests.items()):
+        error = RowsChanged(
+            f"the rows of {named(data.train)} are not those that {artifact.run} was trained on: the file, or how alora "
+            "reads it, has changed"
+        )
+        error.train, error.held = rows, held
+        raise error
     return rows, held, unread
 
 
@@ -127,10 +137,21 @@ def read_noted(source: Source, data: DataSettings, policies: Sequence[Policy]) -
 def known_of_run(artifact: Artifact, rows: Rows, calibrated: bool = True) -> Counter[str]:
     """How many of ``rows`` the artifact's run trained on, or calibrated by, for each policy; of none where its own are
     not to be had."""
-    with contextlib.suppress(AloraError):
+    try:
         train, held, _ = trained_rows(artifact)
-        return known_rows(rows, [*train, *(held if calibrated else [])])
-    return Counter()
+    except AloraError as error:
+        train, held = rows_by_now(error)
+    return known_rows(rows, [*train, *(held if calibrated else [])])
+
+
+def rows_by_now(error: AloraError) -> tuple[Rows, Rows]:
+    """As the rows of :func:`trained_rows`, which raised ``error``: where they are others by now, the others, with a
+    note; else none."""
+    if not isinstance(error, RowsChanged):
+        return [], []
+    note("the training rows have changed since the run; rows of its training are counted by those that are there now, "
+         "so some may be missed, or new")  # fmt: skip
+    return error.train, error.held
 
 
 def leaks(

@@ -297,6 +297,23 @@ def test_figures_on_rows_that_the_run_was_trained_on_are_no_news(place, capsys):
     assert main([*evaluated_strictly, f"output={place / 'out'}"]) == 1
 
 
+def test_rows_of_a_training_file_that_has_changed_since_are_counted_by_what_is_there(place, capsys):
+    run_yaml = place / "run/run.yaml"  # which names the first folder's rows
+    first = run_yaml.read_text().split("train: ", 1)[1].split("\n")[0]
+    run_yaml.write_text(run_yaml.read_text().replace(first, str(place / "train.jsonl")))
+    lines = (place / "train.jsonl").read_text().splitlines()
+    (place / "mixed.jsonl").write_text("\n".join(lines[:30]))
+    (place / "train.jsonl").write_text("\n".join([*lines, (place / "test.jsonl").read_text().splitlines()[0]]))
+    for more in ([], [f"data.train={place / 'test.jsonl'}"]):
+        evaluated(place, f"data.test={place / 'mixed.jsonl'}", *more)
+        told = capsys.readouterr().err
+        assert "30 of its 30 test rows are rows that it was trained on or calibrated by" in told
+        assert "the training rows have changed since the run" in told
+        assert ("no bag of words: the rows of" in told) == (not more)
+        found = read_evaluations(place / "out" / "evaluation.json")
+        assert {item.trained_on for item in found if item.method == "alora"} == {30}
+
+
 def test_an_output_that_is_a_file_of_the_users_is_refused_before_anything_is_scored(place, capsys):
     (place / "policy.yaml").write_text("mine")
     command = ["evaluate", f"artifact={place / 'run'}", f"data.test={place / 'test.jsonl'}"]

@@ -30,7 +30,7 @@ from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
 from alora.probes import probe_conversations
-from tests.integration.comparison.places import make_place, overrides
+from tests.integration.comparison.places import make_place, overrides, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -377,6 +377,25 @@ def test_rows_that_the_run_was_trained_on_are_told(place, tmp_path, capsys):
         told = capsys.readouterr().err
         assert told.count("[LEAK]") == leaks
         assert not leaks or "red: 40 of 40 rows are of its training" in told
+
+
+def test_rows_of_a_training_file_that_has_changed_since_are_counted_by_what_is_there(place, tmp_path, capsys):
+    """One row more: the others are still those that the run was trained on."""
+    train, rows = place / "train.jsonl", f"{tmp_path}/rows.jsonl"
+    before = train.read_text()
+    shutil.copy(train, rows)
+    own = write_rows(tmp_path / "more.jsonl", 1, 9).read_text()
+    for added, changed in (("", 0), (own, 1)):
+        train.write_text(before + added)
+        assert fleet(place, place / "run/battery", f"data.test={rows}", f"output={tmp_path}") == 0
+        told = capsys.readouterr().err
+        assert (told.count("[LEAK]"), told.count("training rows have changed since the run")) == (2, changed)
+        found = json.loads((tmp_path / "fleet.json").read_text())["evaluations"]
+        assert [item["trained_on"] for item in found] == [40, 40]
+        again = f"output={tmp_path / f'again{changed}'}"
+        assert recalibrate(place, place / "run/battery", f"data.validation={rows}", again) == 0
+        assert "red: 40 of 40 rows are of its training" in capsys.readouterr().err
+    train.write_text(before)
 
 
 def test_no_word_of_a_conversation_is_in_the_report(place, battery):
