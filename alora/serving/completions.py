@@ -95,16 +95,14 @@ class Completions(AsyncClosing):
                 "return_tokens_as_token_ids": True,
                 **(fields or {}),
             },
-            session=session,
-            counts=counts,
-        )
+            session=session, counts=counts,
+        )  # fmt: skip
         given = self._read(*answer, lambda completion: completion["choices"][0]["logprobs"])
         try:
             logprobs = tuple(float(given["top_logprobs"][0][f"token_id:{label}"]) for label in labels)
             if not abs(math.fsum(map(math.exp, logprobs)) - 1) < _ROUNDING:  # NaN, too
                 raise ValueError("their probabilities do not add up to 1")
-            tokens = len(prefix.token_ids) + len(suffix.token_ids)
-            return logprobs, min(max(0, self._read(*answer, _cached_tokens)), tokens)
+            return logprobs, min(max(0, self._read(*answer, _cached_tokens)), len(prefix.token_ids + suffix.token_ids))
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             shown = self._http.hidden(str(given))
             raise CheckFailed(
