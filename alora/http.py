@@ -18,6 +18,7 @@ from alora.errors import ConfigError, PromptRefused
 from alora.reading import LONGEST, printable
 
 _KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
+_TELLING = 20  # characters of a key that is no word of an answer by chance
 _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with headers without end
 
 
@@ -66,9 +67,9 @@ class Http(AsyncClosing):
     async def exchange(
         self, url: str, body: Mapping[str, Any] | None, silence: float, headers: Mapping[str, str] | None = None
     ) -> tuple[httpx2.Response, str]:
-        """The answer to one request and its text; ``silence`` in seconds ends it, and :data:`_WHOLE` times as many in
-        all. With status 200 the text is as it came, for its values to be used: what is shown of it goes through
-        :meth:`hidden`. In any other the key is hidden.
+        """The answer to one request and its text, in which the key is hidden; ``silence`` in seconds ends it, and
+        :data:`_WHOLE` times as many in all. With status 200 and a short key, which may be a word (``test``), the text
+        is as it came, for its values to be used: what is shown of it goes through :meth:`hidden`.
 
         Raises:
             Unreachable: no whole answer comes, or one that is too long.
@@ -109,7 +110,8 @@ class Http(AsyncClosing):
                 f"{address} answered {answer.status_code} and redirects to {place}, where neither key nor text follow; "
                 "give the right address"
             )
-        return answer, text if answer.status_code == 200 else self.hidden(text)
+        as_it_came = answer.status_code == 200 and len(self._secret) < _TELLING
+        return answer, text if as_it_came else self.hidden(text)
 
     @contextlib.asynccontextmanager
     async def _turn(self, address: str, silence: float) -> AsyncGenerator[None]:
