@@ -34,12 +34,13 @@ from alora.identity.one_dtype import environment_here
 from alora.identity.reach import reached_sites
 from alora.prompt.render import Prompt
 from alora.serving.engine import Engine, ServedAdapter
-from alora.serving.parity import OFF, PLAIN, parity
+from alora.serving.parity import OFF, PLAIN, compare_answers, parity
 from alora.vllm_plugin.cache_reader import CacheReader
 
 _HONEST, _BUNDLE, _ULP = "honest", "bundle", "one element changed by 1 ulp"
 CONTROLS = (PLAIN, "LoRA with B scaled by 1e-4", "activation one token early", "activation one token late",
             _ULP, "B = 0", OFF)  # fmt: skip
+_LABELS = 4
 _GARBAGE = 3.0  # what the cache holds before each run, so that every byte compared was computed
 
 
@@ -64,8 +65,9 @@ def certify_in_vllm(
 ) -> Certificate:
     """Run the adapter and the base in vLLM on the same prompts and compare what its cache holds.
 
-    With a ``bundle`` that has golden rows, its folder is loaded as it is and must give their answers too. The engine
-    is closed in the end, and no other may be in use in this process.
+    With a ``bundle`` that has golden rows, its folder is loaded as it is and must give their answers too; otherwise the
+    answers on ``prompts`` must be those of ``base`` here. The engine is closed in the end, and no other may be in use
+    in this process.
 
     Raises:
         MissingDependency, CheckFailed: see :class:`~alora.serving.engine.Engine`.
@@ -83,6 +85,13 @@ def certify_in_vllm(
             findings += [FindingRecord("module", f"{name}: it adds nothing, or no number") for name in weights.absent]
             caught = tuple(_control(name, run, cases, reached) for name in CONTROLS if controls)
             answers = run.parity(bundle, base, base.dtype, controls) if bundle is not None and bundle.golden else None
+            asked = [] if findings or answers is not None else [_labelled(prompt, run.longest) for prompt in prompts]
+            told, off = ([run.answer(prompt, name) for prompt in asked] for name in (_HONEST, None))
+    notes = [f"bytes of whole cache blocks of {run.block} tokens, read out of vLLM's own cache"]
+    if asked:
+        found, said = compare_answers(base, weights, asked, told, off)
+        findings += found
+        notes.append(said)
     identical = not findings and all(record.caught for record in caught)
     passed = identical and (answers is None or answers.passed)
     return Certificate(
@@ -97,7 +106,7 @@ def certify_in_vllm(
         environment=environment_here(torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", "vllm"),
         lengths=tuple((f"prompt {n}", (case.activation,), len(case.ids)) for n, case in enumerate(cases, start=1)),
         dtypes=(DtypeRecord(base.dtype, identical, tuple(findings), _layers(cases, reached), (), caught),),
-        notes=(f"bytes of whole cache blocks of {run.block} tokens, read out of vLLM's own cache",),
+        notes=tuple(notes),
         parity=answers,
     )
 
@@ -132,6 +141,11 @@ class _Runner:
         honest = self._variants[_BUNDLE].name
         return parity(bundle, bundle.renderer(base), self._engine.label_logits, dtype, honest, faults)
 
+    def answer(self, prompt: Prompt, variant: str | None) -> torch.Tensor:
+        """Log-probabilities over the labels of the prompt's suffix."""
+        name = None if variant is None else self._variants[variant].name
+        return self._engine.label_logits(prompt.prefix, [prompt.suffix], [name])[0]
+
     def case(self, ids: tuple[int, ...], activation: int) -> _Case:
         shared = shareable_blocks(activation, self.block)
         return _Case(ids, activation, shared, self.read(ids, None), self.read(ids, _HONEST))
@@ -150,6 +164,13 @@ def _cut(prompts: Sequence[Prompt], block: int, longest: int) -> list[tuple[tupl
             if case not in cases:
                 cases.append(case)
     return cases
+
+
+def _labelled(prompt: Prompt, longest: int) -> Prompt:
+    """The prompt as long as the engine takes it; without a policy, tokens of its own suffix stand for labels."""
+    prefix = prompt.prefix.token_ids[max(0, len(prompt.token_ids) - longest) :]
+    labels = prompt.suffix.label_token_ids or tuple(dict.fromkeys(prompt.suffix.token_ids))[-_LABELS:]
+    return Prompt(replace(prompt.prefix, token_ids=prefix), replace(prompt.suffix, label_token_ids=labels))
 
 
 def _differing(first: torch.Tensor, second: torch.Tensor) -> list[int]:

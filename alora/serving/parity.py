@@ -9,10 +9,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from alora.adapter.folder import AdapterWeights
+from alora.base.load import LoadedBase
 from alora.bundle.golden import disagreement, tolerance
 from alora.bundle.read import Bundle
-from alora.identity.certificate import ControlRecord, ParityRecord
-from alora.prompt.render import Prefix, Renderer, Suffix
+from alora.errors import AloraError
+from alora.identity.certificate import ControlRecord, FindingRecord, ParityRecord
+from alora.prefix.scorer import Scorer
+from alora.prompt.render import Prefix, Prompt, Renderer, Suffix
 
 OFF, PLAIN = "adapter silently off", "standard LoRA"
 LabelLogits = Callable[["Prefix", Sequence["Suffix"], Sequence[str | None]], list[torch.Tensor]]
@@ -47,3 +51,37 @@ def _disagreement(bundle: Bundle, renderer: Renderer, ask: LabelLogits, name: st
         (logits_L,) = ask(renderer.prefix(row.conversation), [bundle.suffix], [name])
         answers.append(logits_L.tolist())
     return disagreement(bundle.golden, answers)
+
+
+def compare_answers(
+    base: LoadedBase,
+    weights: AdapterWeights,
+    prompts: Sequence[Prompt],
+    told: Sequence[torch.Tensor],
+    off: Sequence[torch.Tensor],
+) -> tuple[list[FindingRecord], str]:
+    """An engine's answers ``told``, and ``off`` without the adapter, against those of the scorer here: what is too far
+    off, and a note on what was compared."""
+    try:
+        with Scorer(base, [weights]) as scorer:
+            own = [scorer.label_logits(prompt.prefix, [prompt.suffix])[0] for prompt in prompts]
+    except AloraError as error:
+        return [], f"answers were not compared with alora's own engine: {error}"
+    bound, far = tolerance(base.dtype, base.dtype), [_furthest(own, answers) for answers in (told, off)]
+    compared = f"answers on {len(prompts)} prompt(s) differ from alora's own engine by {far[0]:.1e}"
+    if not far[0] <= bound:
+        reason = "the adapter is absent in a part of the engine's modules, or its arithmetic is another"
+        return [FindingRecord("answers", f"{compared} (tolerance {bound:g}): {reason}")], compared
+    blind = (
+        "" if far[1] > bound else ", too little to tell that the whole adapter is there (base.dtype=float32 tells more)"
+    )
+    return [], f"{compared} (tolerance {bound:g}); without the adapter by {far[1]:.1e}{blind}"
+
+
+def _furthest(own: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
+    """Largest difference of two log-probabilities over the labels, relative above 1; not a number where one is none."""
+    pairs = [
+        (first.float().log_softmax(0), second.float().log_softmax(0)) for first, second in zip(own, theirs, strict=True)
+    ]
+    differences = [((first - second).abs() / first.abs().clamp_min(1)).max() for first, second in pairs]
+    return float(torch.stack(differences).max())

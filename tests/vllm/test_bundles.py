@@ -1,6 +1,7 @@
 """What alora exports is what vLLM serves: same verdicts, and a certificate from vLLM's own cache."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from alora.errors import BaseError
 from alora.serving import engine as vllm_here
 from alora.serving.engine import Engine, ServedAdapter, require_unquantized
 from alora.serving.parity import OFF, parity
-from tests.forked import run_forked
+from tests.forked import Forked, run_forked
 from tests.vllm import bundles as store
 
 CONTROLS = [
@@ -27,6 +28,17 @@ CONTROLS = [
     "B = 0",
     "adapter silently off",
 ]
+
+
+IN_LAYER_0 = """
+import os, sys
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+from vllm.lora.model_manager import LoRAModelManager
+from alora.cli import main
+stock = LoRAModelManager._get_lora_layer_weights
+LoRAModelManager._get_lora_layer_weights = lambda self, lora, name: stock(self, lora, name) if ".0." in name else None
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +95,21 @@ def test_a_partly_absent_adapter_fails_in_vllm_too(tmp_path):
     assert {finding["check"] for finding in record["findings"]} == {"module"}
     named = {finding["detail"].split(":")[0] for finding in record["findings"]}
     assert named == {name for name in kept if ".layers.0." not in name}
+
+
+@pytest.mark.parametrize(("how", "failing"), [(("-m", "alora"), []), (("-c", IN_LAYER_0), ["answers"])])
+def test_the_whole_adapter_is_there_in_an_engine_without_golden_rows(tmp_path, how, failing):
+    """Nothing is wrong with the weights; the engine leaves them out of all layers but the first."""
+    bundle = load_bundle(store.battery() / store.POLICIES[1].id)
+    save_adapter(bundle.weights, tmp_path / "adapter", str(store.base_folder()))
+    arguments = (f"artifact={tmp_path / 'adapter'}", f"base.source={store.base_folder()}", "identity.conversations=1")
+    options = ("identity.negative_controls=false", f"output={tmp_path / 'told'}", "scorer=vllm")
+    process = Forked([*how, "validate", *arguments, *options], os.environ | {"ALORA_CACHE": str(tmp_path)})
+    output, errors = process.communicate()
+    assert process.returncode == len(failing), output + errors
+    told = json.loads((tmp_path / "told").read_text())
+    assert [finding["check"] for finding in told["dtypes"][0]["findings"]] == failing
+    assert "answers on 1 prompt(s) differ from alora's own engine by" in told["notes"][-1]
 
 
 @pytest.mark.parametrize("policy", [policy.id for policy in store.POLICIES])
