@@ -1,6 +1,6 @@
 """What ``artifact=`` names, opened: adapters and bundles, with all that their verdicts depend on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +13,12 @@ from alora.bundle.manifest import MANIFEST_FILE
 from alora.bundle.named import base_of_bundle, is_chosen, saved_run
 from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import BaseSettings, PolicySettings, PromptSettings, Recipe
+from alora.data.conversation import Conversation
 from alora.errors import AdapterError, ConfigError, RunError
+from alora.identity.cases import bare_suffix
 from alora.layout import TRAINING, home_of
 from alora.policy import Policy, load_policies, read_policies
-from alora.prompt.render import Renderer, Suffix
+from alora.prompt.render import Prompt, Renderer, Suffix
 from alora.reading import read_json
 from alora.training.claim import Claim, open_claim, require_trained
 
@@ -39,9 +41,21 @@ class Subject:
     def load_base(self) -> LoadedBase:
         """Its base; BundleError where that is not the one that its run was trained on. A bundle checks its own."""
         base = load_base(self.base)
+        self.require_base_of_run(base)
+        return base
+
+    def require_base_of_run(self, base: LoadedBase) -> None:
+        """BundleError where its run was trained on another base."""
         if self.claim is not None:
             require_base(self.folder, self.claim.base, self.claim.settings["base"]["source"], base)
-        return base
+
+    def prompts(self, base: LoadedBase, conversations: Sequence[Conversation]) -> list[Prompt]:
+        """What it is asked on ``base``; where it has no policy, the invocation stands alone."""
+        renderer = Renderer(base.tokenizer, self.prompt, self.base.template_kwargs)
+        prefixes = [renderer.prefix(conversation) for conversation in conversations]
+        invocation_ids = self.weights.spec.invocation_ids or ()
+        suffix = renderer.suffix(self.policy) if self.policy else bare_suffix(invocation_ids, prefixes[0])
+        return [Prompt(prefix, suffix) for prefix in prefixes]
 
     def require_policy(self) -> Policy:
         """Its policy; ConfigError when neither the artifact nor the command says which one it answers."""

@@ -18,13 +18,13 @@ from alora.config.schema import Recipe
 from alora.data.conversation import read_labelled
 from alora.data.splits import source_of
 from alora.errors import BundleError, ConfigError, LeftOut
-from alora.identity.cases import bare_suffix, identity_probes
+from alora.identity.cases import identity_probes
 from alora.identity.certificate import Certificate
 from alora.identity.certify import certify, require_activated
 from alora.identity.report import check_rows
 from alora.layout import home_of
 from alora.notes import note
-from alora.prompt.render import Prompt, Renderer
+from alora.prompt.render import Prompt
 from alora.serving.certify import certify_in_vllm
 from alora.serving.engine import require_unquantized
 
@@ -112,11 +112,7 @@ def _prompts(recipe: Recipe, artifact: Artifact, subject: Subject, base: LoadedB
         source = source_of(recipe.data.test, subject.policy)
         rows = read_labelled(source, data_settings(recipe, artifact), subject.policy)
         conversations = [row.conversation for row in rows[:count]]
-    renderer = Renderer(base.tokenizer, subject.prompt, subject.base.template_kwargs)
-    prefixes = [renderer.prefix(conversation) for conversation in conversations]
-    invocation_ids = subject.weights.spec.invocation_ids or ()
-    suffix = renderer.suffix(subject.policy) if subject.policy else bare_suffix(invocation_ids, prefixes[0])
-    return [Prompt(prefix, suffix) for prefix in prefixes]
+    return subject.prompts(base, conversations)
 
 
 def _show(certificate: Certificate, output: str | None) -> None:

@@ -1,16 +1,20 @@
 """The check of :mod:`alora.identity.pytest_plugin`, which imports this only when a test asks for it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from alora.adapter.folder import load_adapter
 from alora.base.load import LoadedBase, load_base
-from alora.config.schema import BaseSettings, IdentitySettings, PromptSettings
+from alora.bundle.artifact import find_artifact
+from alora.bundle.named import members_by_policy
+from alora.bundle.read import check_bundles
+from alora.commands.artifacts import Subject, open_subject
+from alora.config.schema import BaseSettings, IdentitySettings, Recipe
 from alora.errors import CheckFailed, ConfigError
-from alora.identity.cases import bare_suffix, identity_probes
+from alora.identity.cases import identity_probes
 from alora.identity.certificate import Certificate
 from alora.identity.certify import certify, require_activated
-from alora.prompt.render import Prompt, Renderer
+from alora.prompt.render import Prompt
 
 SHOWN_FAILURES = 10
 Base = str | Path | LoadedBase
@@ -23,15 +27,16 @@ def assert_kv_identity(
     settings: IdentitySettings | None = None,
 ) -> Certificate:
     """As :func:`alora.identity.pytest_plugin.assert_kv_identity`."""
-    folder, settings = Path(adapter), settings or IdentitySettings()
-    weights = load_adapter(folder)
-    require_activated(weights, folder)
+    settings = settings or IdentitySettings()
+    subject = _opened(adapter, base.source if isinstance(base, LoadedBase) else str(base))
+    folder = subject.folder
+    require_activated(subject.weights, folder)
     loaded = load(base)
+    subject.require_base_of_run(loaded)
+    if subject.bundle is not None:
+        check_bundles([subject.bundle], loaded, rows=None)
     if prompts is None:
-        renderer = Renderer(loaded.tokenizer, PromptSettings())
-        prefixes = [renderer.prefix(conversation) for conversation in identity_probes(settings.conversations)]
-        suffix = bare_suffix(weights.spec.invocation_ids or (), prefixes[0])
-        prompts = [Prompt(prefix, suffix) for prefix in prefixes]
+        prompts = subject.prompts(loaded, identity_probes(settings.conversations))
     certificate = certify(loaded, folder, prompts, settings)
     if not certificate.passed:
         shown = certificate.failures[:SHOWN_FAILURES]
@@ -39,6 +44,15 @@ def assert_kv_identity(
         lines = [f"  {line}" for line in shown] + ([f"  and {more} more"] if more else [])
         raise CheckFailed("\n".join([f"{folder} breaks KV identity with base {loaded.source!r}:", *lines]))
     return certificate
+
+
+def _opened(adapter: str | Path, base: str) -> Subject:
+    """The adapter of a folder, a bundle or a run, opened as ``alora validate`` opens it; ConfigError for several."""
+    artifact = find_artifact(adapter)
+    folders = [*members_by_policy(artifact).values()]
+    if len(folders) > 1:
+        raise ConfigError(f"{adapter} holds {len(folders)} policies; name the folder of one, such as {folders[0]}")
+    return open_subject(folders[0], artifact, replace(Recipe(), base=BaseSettings(source=base)))
 
 
 def load(base: Base) -> LoadedBase:

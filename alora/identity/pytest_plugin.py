@@ -30,11 +30,13 @@ def assert_kv_identity(
 ) -> Certificate:
     """Assert that the adapter leaves the base's prefix KV as it is, bit for bit, and that it acts at all.
 
-    ``adapter`` is a PEFT folder or a bundle; ``base`` a hub id, a folder, ``"smollm2"``, or a base in memory. Without
-    ``prompts``, conversations that come with alora are used. Returns the certificate: keep it as an artefact.
+    ``adapter`` is a PEFT folder, a bundle or a run, opened as ``alora validate`` opens it; ``base`` a hub id, a folder,
+    ``"smollm2"``, or a base in memory. Without ``prompts``, conversations that come with alora are used. Returns the
+    certificate: keep it as an artefact.
 
     Raises:
         CheckFailed: an AssertionError whose message names the first differences.
+        AloraError: what ``alora validate`` refuses: a bundle that was changed, another base than the adapter's.
     """
     return _asserted().assert_kv_identity(adapter, base, prompts, settings)
 

@@ -11,12 +11,16 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, IdentitySettings, PolicySettings, PromptSettings, Recipe
+from alora.errors import BundleError, ConfigError
 from alora.identity.cases import identity_probes
 from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
+from alora.identity.pytest_plugin import assert_kv_identity
 from alora.prompt.render import Renderer
 from alora.training.run_folder import RunFolder
 from tests.integration.identity.on_disk import POLICY, load, write_adapter_for, write_base
+
+QUICK = IdentitySettings(dtypes=["float32"], conversations=1, negative_controls=False)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +131,13 @@ def test_a_run_folder_brings_its_base_and_policy(folders, tmp_path: Path, capsys
     (home / "training.json").write_text(json.dumps(made_from))
     assert validate(f"artifact={tmp_path / 'run'}", "identity.dtypes=[float32]") == 0
     assert f"on base {folders['base']}" in capsys.readouterr().out
+    assert assert_kv_identity(tmp_path / "run", folders["base"], settings=QUICK).passed
+    other = write_base(tmp_path / "other", seed=1)
+    with pytest.raises(BundleError, match="does not fit the base"):
+        assert_kv_identity(tmp_path / "run", other, settings=QUICK)
+    shutil.copytree(home, home.with_name("second"))
+    with pytest.raises(ConfigError, match="holds 2 policies; name the folder of one, such as"):
+        assert_kv_identity(tmp_path / "run", folders["base"], settings=QUICK)
 
 
 def test_a_bundle_is_validated_on_its_own_base_only(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -149,3 +160,11 @@ def test_a_bundle_is_validated_on_its_own_base_only(folders, tmp_path: Path, cap
     other = write_base(tmp_path / "other", seed=1)
     assert validate(f"artifact={tmp_path / 'bundle'}", f"base.source={other}") == 2
     assert "does not fit the base" in capsys.readouterr().err
+    assert assert_kv_identity(tmp_path / "bundle", folders["base"], settings=QUICK).passed
+    with pytest.raises(BundleError, match="does not fit the base"):
+        assert_kv_identity(tmp_path / "bundle", other, settings=QUICK)
+    for file, said in (("alora.json", "was changed after it was written"), ("adapter_config.json", "expected")):
+        changed = shutil.copytree(tmp_path / "bundle", tmp_path / f"changed {file}")
+        (changed / file).write_text((changed / file).read_text().replace("true", "false", 1))
+        with pytest.raises(BundleError, match=said):
+            assert_kv_identity(changed, folders["base"], settings=QUICK)
