@@ -19,7 +19,8 @@ _HUB_METRICS = {"accuracy": "accuracy", "f1": "f1", "precision": "precision", "r
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def model_card(manifest: Manifest, spec: AdapterSpec) -> str:
+def model_card(manifest: Manifest, spec: AdapterSpec, without_controls: bool = False) -> str:
+    """``without_controls`` is the certificate's."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -38,6 +39,7 @@ def model_card(manifest: Manifest, spec: AdapterSpec) -> str:
         findings=doubts(manifest.evaluations),
         figures=[(rows[0][0], [cell for _, cell in rows]) for rows in zip(*columns, strict=True)],
         operating_point_in_words=describe_operating_point(manifest.operating_point),
+        without_controls=without_controls,
         training={**shape, **manifest.card.training},
     )
 

@@ -158,7 +158,9 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         certificate=_certificate_record(certificate, folder / CERTIFICATE_FILE),
     )
-    (folder / CARD_FILE).write_text(model_card(manifest, contents.weights.spec), encoding="utf-8")
+    without_controls = certificate is not None and certificate.without_controls
+    card = model_card(manifest, contents.weights.spec, without_controls)
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
     for file in folder.iterdir():
         flush(file)
     manifest = replace(manifest, files={file.name: file_record(file) for file in folder.iterdir()})

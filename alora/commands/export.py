@@ -6,7 +6,7 @@ from pathlib import Path
 from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
-from alora.bundle.manifest import CardRecord, read_manifest
+from alora.bundle.manifest import CERTIFICATE_FILE, CardRecord, read_manifest
 from alora.bundle.named import chosen, members_by_policy, saved_run
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
@@ -153,6 +153,8 @@ def _show(bundle: Bundle, pushed: str | None) -> None:
     manifest = bundle.manifest
     certificate = manifest.certificate
     identity = "none (standard LoRA)" if certificate is None else f"passed in {', '.join(certificate.dtypes)}"
+    if certificate is not None and read_certificate(bundle.folder / CERTIFICATE_FILE).without_controls:
+        identity += ", without negative controls"
     rows = [
         ("bundle", bundle.folder),
         ("policy", bundle.policy.id),

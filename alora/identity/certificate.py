@@ -181,6 +181,11 @@ class Certificate:
         parts = (*self.dtypes, *filter(None, (self.parity,)))
         return bool(self.dtypes) and all(record.passed for record in parts) and not self.failures
 
+    @property
+    def without_controls(self) -> bool:
+        """Whether no fault was planted in a dtype, as with ``identity.negative_controls=false``."""
+        return any(not record.controls for record in self.dtypes)
+
     def require(self, base: Fingerprint, adapter_digest: str) -> None:
         """Check that this certificate passed, and speaks of this very base and adapter.
 

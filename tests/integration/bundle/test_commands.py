@@ -22,7 +22,7 @@ from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, Recipe
 from alora.data.splits import read_splits
 from alora.evaluation.tables import read_evaluations, write_evaluations
-from alora.identity.certificate import read_certificate, write_certificate
+from alora.identity.certificate import ControlRecord, read_certificate, write_certificate
 from alora.layout import link_only
 from alora.training.run_folder import RunFolder
 from alora.verdict import label_probabilities
@@ -302,6 +302,17 @@ def test_export_makes_the_same_bundle_again(run_folder, tmp_path, capsys):
     assert again.golden == before.golden
     assert again.manifest.data == before.manifest.data
     assert str(tmp_path / "again") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("controls", [(), (ControlRecord("B = 0", True, "here"),)])
+def test_export_says_that_no_fault_was_planted(run_folder, tmp_path, capsys, controls):
+    file, bundle = run_folder / "policies/advice/identity.json", tmp_path / "again"
+    certificate = read_certificate(file)
+    records = tuple(replace(record, controls=controls) for record in certificate.dtypes)
+    write_certificate(replace(certificate, dtypes=records), file)
+    assert main(["export", f"artifact={run_folder}", f"output={bundle}"]) == 0
+    assert ("passed in float32, without negative controls" in capsys.readouterr().out) is not bool(controls)
+    assert ("It was made without negative controls" in (bundle / "README.md").read_text()) is not bool(controls)
 
 
 def test_export_takes_the_operating_point_from_the_evaluation(run_folder, bundle, place, tmp_path, capsys):
