@@ -90,7 +90,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
     evaluations, run = _evaluations(home, subject), saved_run(artifact)
     settings = recipe.export if run is None else over(recipe.export, run.export, recipe.said, "export")
     contents = BundleContents(
-        certificate=_certificate(home, subject),
+        certificate=_certificate(home, subject, recipe.base.source),
         base=subject.load_base(),
         weights=subject.weights,
         policy=policy,
@@ -112,16 +112,17 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
     return bundle
 
 
-def _certificate(home: Path, subject: Subject) -> Certificate | None:
+def _certificate(home: Path, subject: Subject, base: str | None) -> Certificate | None:
     """The certificate with the adapter or with its records; a standard LoRA has none."""
     if not subject.weights.spec.activated:
         return None
     for folder in (subject.folder, home):
         if (folder / IDENTITY).is_file():
             return read_certificate(folder / IDENTITY)
+    given = f" base.source={base}" if base else ""
     raise CheckFailed(
         f"{subject.folder} has no KV identity certificate; make it with "
-        f"`alora validate artifact={subject.folder} output={home / IDENTITY}`, and export when it passes"
+        f"`alora validate artifact={subject.folder}{given} output={home / IDENTITY}`, and export when it passes"
     )
 
 

@@ -406,10 +406,11 @@ def test_export_replaces_no_bundle_of_another_policy(bundle, contents, tmp_path,
     assert {file.name: file.read_bytes() for file in other.iterdir()} == before
 
 
-def test_export_of_an_unproven_adapter_is_refused(run_folder, tmp_path, capsys):
+@pytest.mark.parametrize("base", [[], ["base.source=a/base"]])
+def test_export_of_an_unproven_adapter_is_refused(run_folder, tmp_path, capsys, base):
     (run_folder / "policies/advice/identity.json").unlink()
-    assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'b'}"]) == 1
-    assert "alora validate" in capsys.readouterr().err
+    assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'b'}", *base]) == 1
+    assert " ".join(["/adapter", *base, "output="]) in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
 
 
