@@ -167,9 +167,11 @@ def _unalias(verb: str, item: str) -> str:
     if match is None:
         return item
     if verb in OF_LOGS and match["key"] == "data":  # its rows have no other role
-        return f"conversation={quoted(match['value'])}"
+        return f"conversation={quoted(_unquoted(match['value']))}"
     key = ALIASES.get(match["key"], match["key"])
-    if key == "policy" and match["value"].endswith((".yaml", ".yml")):  # a file, and no name of a stored policy
+    if key == "policy" and _unquoted(match["value"]).endswith(
+        (".yaml", ".yml")
+    ):  # a file, and no name of a stored policy
         key = "policy.file"
     return f"{match['sign']}{key}={match['value']}"
 
@@ -215,6 +217,11 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
+def _unquoted(value: str) -> str:
+    """``value`` without the quotes around it, as Hydra takes those of other keys."""
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+
+
 def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list[Path]]:
     """Replace ``recipe=some/file.yaml`` (also several, separated by commas) by the files' option names."""
     renamed: list[str] = []
@@ -225,9 +232,10 @@ def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list
             renamed.append(item)
             continue
         names = []
-        for given in match["value"].split(","):
+        for name in match["value"].split(","):
+            given = _unquoted(name)
             if not given.endswith((".yaml", ".yml")):
-                names.append(given)
+                names.append(name)
                 continue
             path = Path(os.path.realpath(cwd / expanded(given)))
             if not path.is_file():

@@ -66,6 +66,8 @@ def test_recipe_files_get_names_that_hydra_can_hold(tmp_path):
     assert found.overrides == (f"recipe={first},quickstart,{second}",)
     assert first.isidentifier()
     assert second.isidentifier()
+    for value in ("'two words.yaml'", '"two words.yaml"', "one.yaml,'two words.yaml'"):
+        assert read_arguments("train", [f"recipe={value}"], tmp_path).recipe_files[-1] == tmp_path / "two words.yaml"
 
 
 @pytest.mark.parametrize(("verb", "used"), [("train", True), ("generate", True), ("score", False), ("new", False)])
@@ -117,6 +119,8 @@ def test_a_quoted_text_is_read_back_by_hydra(text):
     ("verb", "argument", "override"),
     [
         ("score", "data=rows.jsonl", 'conversation="rows.jsonl"'),
+        ("score", "data='my rows.jsonl'", 'conversation="my rows.jsonl"'),
+        ("label", 'data="my rows.jsonl"', 'conversation="my rows.jsonl"'),
         ("score", "data.columns.id=name", "data.columns.id=name"),
         ("evaluate", "data=rows.jsonl", "data=rows.jsonl"),
     ],
@@ -128,3 +132,4 @@ def test_the_rows_of_score_are_its_data(verb, argument, override, tmp_path):
 def test_a_policy_that_is_a_file_is_taken_as_one(tmp_path):
     given = ["policy=mine/policy.yaml", "policy=jailbreak"]
     assert read_arguments("generate", given, tmp_path).overrides == ("policy.file=mine/policy.yaml", given[1])
+    assert read_arguments("generate", ["policy='a b.yaml'"], tmp_path).overrides == ("policy.file='a b.yaml'",)
