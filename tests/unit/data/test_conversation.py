@@ -450,7 +450,9 @@ def test_a_row_that_names_another_policy_is_no_row_of_the_only_one(tmp_path):
     found = read_labelled(path, DataSettings(), POLICY, findings)
     assert [item.where.partition(":")[2] for item in found] == ["1", "3", "4"]
     assert findings.notes == {"a row whose 'policy' is another than p is left out": 1}
-    with pytest.raises(DataError, match=r"none of its 1 rows is labelled for policy 'p' .*rename a column of these names"):
+    with pytest.raises(
+        DataError, match=r"none of its 1 rows is labelled for policy 'p' .*rename a column of these names"
+    ):
         read(jsonl(tmp_path, row(policy="q")))
 
 
