@@ -8,6 +8,7 @@ from alora.errors import DataError
 
 ERROR, WARNING = "error", "warning"
 SHOWN = 20
+FIRST = "lines that open with"  # of the one note on words that may be somebody else's
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,10 @@ def located(where: str, part: str) -> str:
 
 
 def as_lines(notes: Mapping[str, int]) -> list[str]:
-    """Notes as they are printed, each with its count: the most frequent, since rows with odd keys make one each."""
-    kept = sorted(notes.items(), key=lambda item: -item[1])[:SHOWN] if len(notes) > SHOWN else notes.items()
+    """Notes as they are printed, each with its count: the most frequent, since rows with odd keys make one each, and
+    before them those that begin with :data:`FIRST`."""
+    frequent = sorted(notes.items(), key=lambda item: (not item[0].startswith(FIRST), -item[1]))
+    kept = frequent[:SHOWN] if len(notes) > SHOWN else notes.items()
     lines = [f"note: {text}" + (f" ({times} times)" if times > 1 else "") for text, times in kept]
     return [*lines, *([f"note: ... and {len(notes) - SHOWN} more notes"] if len(notes) > SHOWN else [])]
 

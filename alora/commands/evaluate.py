@@ -15,7 +15,7 @@ from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import require_one_base
 from alora.bundle.named import chosen, saved_run
 from alora.bundle.read import check_bases
-from alora.commands.artifacts import Subject, open_subject
+from alora.bundle.subject import Subject, open_subject
 from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
 from alora.commands.run_pages import say_doubts, write_page
 from alora.commands.run_rows import measured_settings, read_for, read_noted, rows_by_now, trained_rows

@@ -9,8 +9,8 @@ from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import CERTIFICATE_FILE, CardRecord, read_manifest
 from alora.bundle.named import chosen, members_by_policy, saved_run
 from alora.bundle.read import Bundle, load_bundle
+from alora.bundle.subject import Subject, open_subject, require_own
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
-from alora.commands.artifacts import Subject, open_subject, require_own
 from alora.commands.output import say, say_json, table
 from alora.config.precedence import over
 from alora.config.schema import Recipe

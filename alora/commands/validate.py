@@ -10,8 +10,8 @@ from alora.base.location import base_location
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.named import chosen, members_by_policy
 from alora.bundle.read import Bundle, check_bundles
+from alora.bundle.subject import Subject, open_subject
 from alora.bundle.vllm_certificate import add_vllm_certificate
-from alora.commands.artifacts import Subject, open_subject
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.run_rows import data_settings
 from alora.config.schema import Recipe

@@ -1,7 +1,6 @@
 """A row's messages as they stand in its cells: a list of them, a transcript in one text, or text columns as turns."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,11 +20,11 @@ ALIASES = {
 CONTEXT = ("context", "input", "history", "document", "documents", "passage", "reference")
 ASKED, REPLIES = ("prompt", "instruction", "question"), ("response", "completion", "output", "answer", "assistant")
 _TURNS = {**dict.fromkeys((*ASKED, "text"), "user"), **dict.fromkeys((*REPLIES, "agent"), "assistant")}
-_SPEAKERS = {alias for alias, role in ALIASES.items() if role in ("user", "assistant")}
+SPEAKERS = {alias for alias, role in ALIASES.items() if role in ("user", "assistant")}
 # Of a lone column's name, by which it may be a reply; if it is read as the user's, a note says so.
 _REPLY_WORDS = {"reply", "generation", "generated", "prediction", "chosen", "rejected", "target"}
 # Names of columns that say who speaks, so that no note need; a reference may be the user's document, or the answer.
-_PLAIN = {*_TURNS, *CONTEXT, *ROLES, *_SPEAKERS} - {"reference"}
+_PLAIN = {*_TURNS, *CONTEXT, *ROLES, *SPEAKERS} - {"reference"}
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
 _PRINTED = re.compile(r"""\s*\[\s*\{\s*['"](?:role|from|content|value)['"]\s*:""")
 # Any other that may be of messages, or of one, and is read as it stands.
@@ -43,11 +42,10 @@ _DATE = r"(?:\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d\d(?:\d\d)?
 _TIME = r"\d{1,2}:\d\d(?:[:.,]\d{1,6}){0,2}(?:[^\S\n]?[AaPp]\.?[Mm]\.?|[ \t]?(?:Z|UTC|[+-]\d\d:?\d\d))?"
 _WHEN = rf"{_DAY}(?:{_DATE}(?:[,T \t]{{1,2}}{_TIME})?|{_TIME}(?:,?[ \t]{_DATE})?)"
 STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:[-–—|][ \t]{{1,4}})?)?+"
-_LINE = "(?:^|(?<=[\r\x0b\x0c\x85\u2028\u2029]))"  # where one begins, by re.MULTILINE
-_INDENT, COLON = "[ \t\xa0\u202f\u3000\u200e\ufeff]*", "[ \t\xa0\u202f]{0,2}[:：]"
+LINE = "(?:^|(?<=[\r\x0b\x0c\x85\u2028\u2029]))"  # where one begins, by re.MULTILINE
+INDENT, COLON = "[ \t\xa0\u202f\u3000\u200e\ufeff]*", "[ \t\xa0\u202f]{0,2}[:：]"
 # What may stand before a speaker where it is no stamp that alora knows: "**", "[12 May, 10:00]", but no mere words.
 _AHEAD = r"^(?P<ahead>[^\n]{0,40}?)(?<!\w)"
-_OPENER = re.compile(rf"{_LINE}{_INDENT}{STAMP}(\w[\w .()-]{{0,30}}){COLON}(?!//)", re.MULTILINE)
 _BREAKS = re.compile(r"</?[a-z][^<>\n]{0,40}>|\\[rn]|[\r\x0b\x0c\x85\u2028\u2029|]", re.IGNORECASE)  # elsewhere
 GATHER = "one row is one conversation: gather a conversation's turns into messages"
 STAYS_ONE = "a text with lines of a speaker of data.role_map is not split: its first line opens with none, spelt so"
@@ -163,7 +161,7 @@ def _speaker(name: str) -> str | None:
     if key_of(name) in CONTEXT:
         return "user"
     for words in ({key_of(name)}, words_of(name) - {"text"}):
-        roles = {_TURNS.get(word) or usual_role(word) for word in words if word not in ALIASES or word in _SPEAKERS}
+        roles = {_TURNS.get(word) or usual_role(word) for word in words if word not in ALIASES or word in SPEAKERS}
         roles |= {"user"} if words & {"input", "query", "request"} else set()  # of a bot, maybe: "model_input"
         if len(roles - {None}) == 1:
             return next(role for role in roles if role)
@@ -201,7 +199,7 @@ def named_columns(columns: ColumnSettings) -> set[str]:
 def spoken(text: str, roles: Iterable[str]) -> list[dict[str, str]]:
     """The turns of a transcript, which open a line with one of ``roles`` and a colon, a time stamp before it or not;
     none for any other text."""
-    opening = rf"{_LINE}{_INDENT}{STAMP}({_any_of(roles)}){COLON}"
+    opening = rf"{LINE}{INDENT}{STAMP}({_any_of(roles)}){COLON}"
     before, *parts = re.split(opening, text, flags=re.MULTILINE)
     if before.strip():
         return []
@@ -218,26 +216,6 @@ def unsplit_speakers(text: str, roles: Iterable[str]) -> list[str]:
     ]
     speaking = (line for line in lines if not re.search(r"[^\W\d_]", line["ahead"]) or re.search(r"\d", line["ahead"]))
     return list(dict.fromkeys([line[2] for line in speaking] + in_line))
-
-
-def line_openers(text: str) -> list[str]:
-    """The names at the beginnings of lines that a colon follows, a time stamp before them or not."""
-    return [name.rstrip() for name in _OPENER.findall(text)]
-
-
-def note_openers(openers: Counter[str], transcripts: int, role_map: Mapping[str, str], findings: Findings) -> None:
-    """A note on who seems to speak within the turns of transcripts: it opens lines in a tenth of them, has the name of
-    a speaker or begins with one of ``role_map``."""
-    known = {*_SPEAKERS, *ROLES, "agent"} - {"model", "system", "tool"}
-    mapped = tuple(f"{name}{mark}" for name in role_map for mark in (" ", "("))
-    told = [
-        name
-        for name, count in openers.most_common()
-        if 10 * count > transcripts or key_of(name) in known or name.startswith(mapped)
-    ]
-    if told:
-        text = f"lines that open with {listed(told)} are part of the turn before them"
-        findings.notes[f"{text}: data.role_map has no such speaker"] = 1
 
 
 def _in_line(found: list[tuple[str, str]]) -> list[str]:

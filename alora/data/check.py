@@ -56,8 +56,11 @@ def check_turns(name: str, rows: Rows) -> list[Finding]:
         return []
     roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in common)
     lines = " and ".join(f"'{speaker}:'" for speaker in common)
-    text = f"most rows are one message with lines of {lines}, and an app sends turns; if these are "
-    return [Finding(WARNING, "TRANSCRIPT", name, f"{text}turns, say who speaks: 'data.role_map={{{roles}}}'")]
+    text = (
+        f"most rows are one message with lines of {lines}, and an app sends turns; if these are turns, say who speaks, "
+        f"and leave out what is no speaker: 'data.role_map={{{roles}}}'"
+    )
+    return [Finding(WARNING, "TRANSCRIPT", name, text)]
 
 
 def check_unsplit(name: str, rows: Rows) -> list[Finding]:

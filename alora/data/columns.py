@@ -136,16 +136,20 @@ def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, fin
         findings.add("COLUMN_MISSING", where, f"{text}; correct data.columns.messages, or add that column, be it empty")
 
 
-def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, told: set[str]) -> None:
+def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, looked_at: set[str]) -> None:
     """A note on what may be a turn and is not read: next to texts any other, next to a list those with such a name.
-    Columns that were ``told`` are not told again."""
+    Each column is ``looked_at`` once, in a row where it holds no number, which is no turn."""
+    fresh = {name for name in row if name not in looked_at and not isinstance(row[name], int | float)}
+    if not fresh:
+        return
+    looked_at |= fresh
     plain = isinstance(row.get(columns.messages, ""), str) and POLICY_PLACE not in columns.label
     taken, by_name, others = named_columns(columns), [], []
     for low, name in _spelt(row).items():
         words = words_of(name)
-        if name in taken or name in told or low in ("system", "policy"):
+        if name in taken or name not in fresh or low in ("system", "policy"):
             continue
-        if words & _WORDS and words.isdisjoint(("id", "label")) and not isinstance(row[name], int | float):
+        if words & _WORDS and words.isdisjoint(("id", "label")):
             by_name.append(name)
         elif plain and isinstance(row[name], str | None):
             others.append(name)
@@ -153,7 +157,6 @@ def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findi
         are = "are" if len(left) > 1 else "is"
         more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
         findings.notes[f"{listed(left)}{more} {are} not read: data.columns.messages names no such turn"] = 1
-        told.update(left)
 
 
 def written_by_alora(row: Any) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import line_openers, note_openers, note_unspoken, unpacked
+from alora.data.cells import note_unspoken, unpacked
 from alora.data.columns import (
     LISTS,
     find_columns,
@@ -21,6 +21,7 @@ from alora.data.columns import (
 from alora.data.formats import CUT_SHORT, parse_json, shortened
 from alora.data.labels import as_text, plain, row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
+from alora.data.openers import Openers
 from alora.data.sources import Source
 from alora.data.spool import Spool
 from alora.errors import DataError
@@ -30,9 +31,6 @@ from alora.reading import read_stream, read_whole
 
 __all__ = ["Conversation", "LabelledConversation", "Message", "each", "named", "read_conversation", "read_labelled",
            "read_multilabelled"]  # fmt: skip
-
-
-_MOST_OPENERS = 10_000  # names in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,9 @@ def parse_conversation(
     conversation = conversation_of(row, where, settings, findings)
     findings.raise_if_any(where)
     assert conversation is not None
-    note_openers(Counter(_openers(row, conversation, settings)), 1, settings.role_map, findings)
+    openers = Openers(settings.role_map)
+    openers.add(row, conversation, columns.messages)
+    openers.note(findings)
     return conversation
 
 
@@ -224,29 +224,27 @@ def _conversations(
     first, rows = with_first_rows(source, findings)
     found = replace(settings, columns=find_columns(settings.columns, first, findings))
     cells = [cell for row in first if (cell := row.get(found.columns.messages)) not in (None, "")]
-    lists = sum(
-        all(isinstance(it, dict) for it in there) for cell in cells if isinstance(there := unpacked(cell), list)
-    )
-    in_cells = 2 * lists >= len(cells)  # of a table, as JSON; elsewhere such a text is a user's own
-    openers, transcripts = Counter[str](), 0
+    lists = sum(isinstance(unpacked(cell), list) for cell in cells)
+    in_cells = 2 * lists > len(cells)  # of a table, as JSON; elsewhere such a text is a user's own
+    if in_cells and found.columns.messages not in (ColumnSettings.messages, *LISTS) and isinstance(cells[0], str):
+        findings.notes[f"messages are read from the JSON in column {found.columns.messages!r}"] += 1
+    openers = Openers(settings.role_map)
     names = found.columns.messages.split(",") if settings.columns.messages == ColumnSettings.messages else ()
-    seen, told = set[str](), set[str]()
+    seen, looked_at = set[str](), set[str]()
     for where, value in rows:
         own = found
         if isinstance(value, dict):
-            if not value.keys() <= told and any(value.get(name) is not None for name in names):
-                note_unread(found.columns, value, findings, told)
+            if any(value.get(name) is not None for name in names):
+                note_unread(found.columns, value, findings, looked_at)
             seen.update(value)  # in place, as |= is not with keys
             own = own_columns(found, value, findings)
             lists += own is not found
         row = _with_list(value, own.columns.messages) if in_cells else value
         conversation = conversation_of(row, where, own, findings)
-        if (opened := _openers(row, conversation, own)) is not None:
-            transcripts += 1
-            openers.update(opened if len(openers) < _MOST_OPENERS else ())
+        openers.add(row, conversation, own.columns.messages)
         yield where, value, own, conversation
     require_seen(found.columns, seen, source, findings)
-    note_openers(openers, transcripts, settings.role_map, findings)
+    openers.note(findings)
     if not lists and settings.role_map:
         note_unspoken(settings.role_map, findings)
 
@@ -255,14 +253,6 @@ def _with_list(row: Any, column: str) -> Any:
     """``row`` with the list of messages that a cell holds as JSON."""
     cell = row.get(column) if isinstance(row, dict) else None
     return {**row, column: cells} if isinstance(cell, str) and isinstance(cells := unpacked(cell), list) else row
-
-
-def _openers(row: Any, conversation: Conversation | None, settings: DataSettings) -> set[str] | None:
-    """The names that open lines within the turns of a transcript; None for a row that is none."""
-    text = row.get(settings.columns.messages) if settings.role_map and isinstance(row, dict) else None
-    if conversation is None or not isinstance(text, str) or conversation.messages[-1].content == text:
-        return None
-    return {name for message in conversation.messages for name in line_openers(message.content)}
 
 
 def _labelled_rows(

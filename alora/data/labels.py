@@ -9,7 +9,7 @@ from unicodedata import normalize
 from alora.config.arguments import quoted
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import key_of, kind, listed, unpacked
+from alora.data.cells import key_of, kind, listed, named_columns, unpacked
 from alora.data.formats import shortened
 from alora.findings import Findings
 from alora.policy import Policy
@@ -41,11 +41,8 @@ def row_labels(
         findings.add("LABELS_KIND", where, f"{columns.labels!r} is {kind(many)}; map each policy to its label or null")
         return {}
     elif many is not None:  # null and absent mean "not annotated"
-        spelt = {key_of(name): value for name, value in many.items()}
-        found = {policy.id: many.get(policy.id, spelt.get(key_of(policy.id))) for policy in policies}
-        pairs = [(policy, found[policy.id]) for policy in policies if found[policy.id] is not None]
-        if not pairs and row.get(columns.label) is not None and columns.labels == ColumnSettings.labels:
-            findings.notes[f"{columns.label!r} is not read next to {columns.labels!r}, which has no label"] += 1
+        pairs = [(policy, many[policy.id]) for policy in policies if many.get(policy.id) is not None]
+        _note_lost(row, many, policies, columns, findings)
     else:
         policy = _own_policy(row, where, columns, policies, findings)
         pairs = [] if policy is None else [(policy, row.get(columns.label))]
@@ -106,10 +103,33 @@ def _refuse_contradiction(
             own.get(policy.id, findings).add("LABELS_DIFFER", where, f"{text}; remove one of them")
 
 
+def _note_lost(
+    row: dict[str, Any],
+    many: Mapping[str, Any],
+    policies: Sequence[Policy],
+    columns: ColumnSettings,
+    findings: Findings,
+) -> None:
+    """Notes on labels that ``labels`` seems to have under another spelling, or in its place ``label``."""
+    ids, named = {policy.id for policy in policies}, _named_policy(row, columns)
+    others = {key_of(name): name for name in many if name not in ids}
+    alone = row.get(columns.label) is not None and columns.labels == ColumnSettings.labels
+    for policy in policies:
+        if many.get(policy.id) is not None:
+            continue
+        if other := others.get(key_of(policy.id)):
+            findings.notes[f"{other!r} in {columns.labels!r} is not read: the policy is {policy.id!r}"] += 1
+        if alone and (named == policy.id or (len(policies) == 1 and not isinstance(named, str))):
+            text = f"{columns.label!r} is not read next to {columns.labels!r}, which has no label of {policy.id!r}"
+            findings.notes[text] += 1
+
+
 def _named_policy(row: dict[str, Any], columns: ColumnSettings) -> Any:
-    """What a row's ``policy`` says; as of other columns, its name's capitals do not count. A label is none."""
-    names = [name for name in row if isinstance(name, str) and key_of(name) == "policy" and name != columns.label]
-    return row[min(names, key=lambda name: name != "policy")] if names else None
+    """What a row's ``policy`` says, in any capitals, if it is not named as another column."""
+    if "policy" in row and columns.label != "policy":
+        return row["policy"]
+    others = (name for name in row if isinstance(name, str) and key_of(name) == "policy")
+    return next((row[name] for name in others if name not in named_columns(columns)), None)
 
 
 def _own_policy(

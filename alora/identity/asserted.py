@@ -8,7 +8,7 @@ from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import find_artifact
 from alora.bundle.named import members_by_policy
 from alora.bundle.read import check_bundles
-from alora.commands.artifacts import Subject, open_subject
+from alora.bundle.subject import Subject, open_subject
 from alora.config.schema import BaseSettings, IdentitySettings, Recipe
 from alora.errors import CheckFailed, ConfigError
 from alora.identity.cases import identity_probes

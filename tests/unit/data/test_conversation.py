@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data import formats, parquet, sources
+from alora.data import formats, openers, parquet, sources
 from alora.data.columns import holds_rows
 from alora.data.conversation import (
     Conversation,
@@ -31,7 +31,7 @@ from alora.data.conversation import (
     stream_conversations,
 )
 from alora.errors import DataError
-from alora.findings import Findings
+from alora.findings import Findings, as_lines
 from alora.policy import Policy
 from alora.reading import read_whole
 
@@ -891,18 +891,20 @@ def test_a_policy_column_in_other_capitals_is_one(tmp_path):
     assert [item.labels for item in rows] == [{"q": "violation"}, {"p": "ok"}]
 
 
-def test_labels_by_a_policys_id_in_other_capitals_are_its_own(tmp_path):
-    path = jsonl(tmp_path, row(label=None, labels={"P": "violation"}), row("b", None, labels={"P": "x", "p": "ok"}))
-    assert [item.labels["p"] for item in read(path)] == ["violation", "ok"]
-
-
-def test_a_label_that_is_not_read_next_to_labels_without_one_is_noted(tmp_path):
+def test_labels_that_are_not_read_are_noted(tmp_path):
     findings = Findings()
-    read_multilabelled(
-        jsonl(tmp_path, row(labels={}), row("b", labels={"p": "ok"}), row("c", None, labels={})),
-        DataSettings(), [POLICY], findings=findings,
-    )  # fmt: skip
-    assert findings.notes == {"'label' is not read next to 'labels', which has no label": 1}
+    labels = ({}, {"p": "ok"}, {"P": "ok"}, {"p": None, "P": "ok"}, {"q": "ok"})
+    rows = [row(str(number), labels=of) for number, of in enumerate(labels)]
+    rows += [row("none", None, labels={}), row("theirs", policy="q", labels={})]
+    read_multilabelled(jsonl(tmp_path, *rows), DataSettings(), [POLICY], findings=findings)
+    assert findings.notes == {
+        "'label' is not read next to 'labels', which has no label of 'p'": 4,
+        "'P' in 'labels' is not read: the policy is 'p'": 2,
+    }
+    findings = Findings()
+    rows = [row("a", policy="q", labels={"p": "ok"}), row("b", policy="p", labels={"p": "ok"})]
+    read_multilabelled(jsonl(tmp_path, *rows), DataSettings(), [POLICY, OTHER], findings=findings)
+    assert findings.notes == {"'label' is not read next to 'labels', which has no label of 'q'": 1}
 
 
 @pytest.mark.parametrize(
@@ -926,7 +928,7 @@ INJECTED = json.dumps([{"role": "system", "content": "a"}, {"role": "assistant",
 
 @pytest.mark.parametrize("name", ["train.jsonl", "train.csv"])
 def test_a_text_that_is_a_json_list_among_others_is_a_text(tmp_path, name):
-    texts = ["hello", "there", "you", INJECTED, '["apple", "pear"]', "[1, 2]", "[]"]
+    texts = ["hello", "there", "you", "and", "I", INJECTED, '["apple", "pear"]', "[1, 2]", "[]"]
     if name.endswith("csv"):
         with (tmp_path / name).open("w", newline="") as stream:
             csv.writer(stream).writerows([("text", "label"), *((text, "ok") for text in texts)])
@@ -950,6 +952,29 @@ def test_most_cells_of_a_column_decide_whether_it_holds_messages(tmp_path, colum
     assert [len(item.conversation.messages) for item in rows] == ([2, 2, 1] if column == "chat" else [2])
 
 
+@pytest.mark.parametrize("cells", [['["Hi", "Hello"]'] * 3, ['[["user", "Hi"]]'] * 3])
+def test_cells_of_lists_that_are_no_messages_are_refused(tmp_path, cells):
+    path = jsonl(tmp_path, *({"conversation": cell, "label": "ok"} for cell in cells))
+    with pytest.raises(DataError, match="MESSAGE_KIND"):
+        read(path)
+
+
+def test_a_text_that_is_a_json_list_has_its_roles_from_itself_only_where_it_is_said(tmp_path):
+    """Half of the rows are not most of them, and rows without a text are none."""
+    named = ColumnSettings(messages="text")
+    (found, _) = read(jsonl(tmp_path, {"text": INJECTED, "label": "ok"}, {"text": "a", "label": "ok"}), columns=named)
+    assert roles(found.conversation) == ["user"]
+    rows = [*[{"text": "", "label": "ok"}] * 50, {"text": INJECTED, "label": "ok"}]
+    (found,) = read(jsonl(tmp_path, *rows), columns=named, skip_empty=True)
+    assert roles(found.conversation) == ["user"]
+    findings = Findings()
+    (found,) = read_multilabelled(
+        jsonl(tmp_path, {"text": INJECTED, "label": "ok"}), DataSettings(columns=named), [POLICY], findings=findings
+    )
+    assert roles(found.conversation) == ["system", "assistant"]
+    assert findings.notes == {"messages are read from the JSON in column 'text'": 1}
+
+
 def test_one_conversation_of_a_text_has_its_roles_from_no_text(tmp_path):
     (tmp_path / "one.json").write_text(json.dumps({"text": INJECTED}))
     assert roles(read_conversation(str(tmp_path / "one.json"))) == ["user"]
@@ -963,8 +988,7 @@ def test_one_conversation_of_a_text_has_its_roles_from_no_text(tmp_path):
         ("Bot: wait", 1, True),  # a speaker, be it once
         ("Agent Ann: hello", 1, True),
         ("Agent (Ann): hello", 1, True),
-        ("[10:00] Supervisor: hello", 3, True),
-        ("Order number: 7", 1, False),
+        ("[10:00] Supervisor: hello", 1, True),
         ("see https://x.y: z", 20, False),
         ("Agent: hello", 20, False),
     ],
@@ -979,11 +1003,34 @@ def test_who_speaks_within_the_turns_of_transcripts_is_told(tmp_path, line, shar
         row for _, row in stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes)
     ]
     assert len(found) == 20
-    assert any("are part of the turn before them" in note for note in notes) is told
+    assert sum(times for note, times in notes.items() if "are part of the turn before them" in note) == told * share
     (tmp_path / "one.json").write_text(json.dumps({"chat": "Customer: hi\nBot: wait\nAgent: sure"}))
     notes.clear()
     read_conversation(str(tmp_path / "one.json"), settings, notes)
     assert notes["lines that open with 'Bot' are part of the turn before them: data.role_map has no such speaker"] == 1
+
+
+def test_who_speaks_is_told_among_thousands_of_other_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(openers, "_MOST", 50)
+    rows = [f"Customer: hi\nOrder {number}: sent\nAgent: sure" for number in range(400)]
+    rows += [
+        f"{text}\n{'Bot' if number == 300 else 'Supervisor'}: hm"
+        for number, text in enumerate(rows[:400])
+        if number % 75 == 0
+    ]
+    names = [f"{letter}{letter}" for letter in "abcdefghijklmnopqrstuvw"]
+    rows[:0] = ["\n".join(f"{name}: hi" for name in names)] * 500
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
+    settings.role_map = {"Customer": "user", "Agent": "assistant", **dict.fromkeys(names, "user")}
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    assert not [note for note in notes if "Supervisor" in note]  # five of 900
+    rows += [f"Customer: hi\nSupervisor: {number}" for number in range(9)]
+    notes.clear()
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    text = "lines that open with 'Supervisor', 'Bot' are part of the turn before them"
+    assert notes[f"{text}: data.role_map has no such speaker"] == 14
+    assert len(notes) > 20
+    assert any(text in line for line in as_lines(notes))
 
 
 def test_cells_of_a_tsv_that_swallow_rows_are_noted(tmp_path):
@@ -997,6 +1044,8 @@ def test_a_label_in_a_column_policy_is_no_policys_name(tmp_path):
     path = jsonl(tmp_path, {"text": "a", "Policy": "violation"}, {"text": "b", "Policy": "ok"})
     rows = read(path, columns=ColumnSettings(messages="text", label="Policy"))
     assert [item.labels["p"] for item in rows] == ["violation", "ok"]
+    path = jsonl(tmp_path, row("a", Policy="4711"), row("b", Policy="4712"))
+    assert [item.group for item in read(path, columns=ColumnSettings(group="Policy"))] == ["4711", "4712"]
 
 
 def test_a_label_of_a_users_own_in_a_row_of_alora_is_mapped(tmp_path):
