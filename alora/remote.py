@@ -179,9 +179,10 @@ class GuardClient(Closing):
             verdict = answers[asked.policy]
             if verdict.label not in asked.labels or verdict.threshold != asked.threshold:
                 label = hidden(str(verdict.label), self._key)[:200]
+                listed = f"{asked.adapter} on the guard {self._url} was listed with {list(asked.labels)}"
                 raise CheckFailed(
-                    f"{asked.adapter} on the guard {self._url}: it answers {label!r} at {verdict.threshold}, and was "
-                    f"listed with {list(asked.labels)} at {asked.threshold}; run it again"
+                    f"{hidden(listed, self._key)} at {asked.threshold}, and answers {label!r} at {verdict.threshold}; "
+                    "run it again"
                 )
             probability, given = float(verdict.probability or 0), dict(verdict.probabilities or {})
             verdicts.append(

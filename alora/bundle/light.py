@@ -193,7 +193,7 @@ def _require_files(folder: Path, manifest: Manifest) -> None:
     names = (entry.name for entry in folder.iterdir())
     if stray := sorted(name for name in names if makes_adapter(name) and name not in manifest.files):
         raise BundleError(
-            f"{folder / stray[0]} is not a file of this bundle, and a server would take it for weights; move it away"
+            f"{folder / stray[0]} is not a file of this bundle, and its name makes it part of the adapter; move it away"
         )
 
 

@@ -14,7 +14,7 @@ from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, named
 from alora.data.sources import Source
 from alora.data.splits import hold_out, known_rows, read_shared_rows, rows_digest
-from alora.errors import AloraError, ConfigError, LeftOut
+from alora.errors import AloraError, ConfigError, DataError, LeftOut, first_line
 from alora.findings import Findings, as_lines
 from alora.notes import note
 from alora.policy import Policy, load_policies
@@ -146,7 +146,9 @@ def known_of_run(artifact: Artifact, rows: Rows, calibrated: bool = True) -> Cou
 
 def rows_by_now(error: AloraError) -> tuple[Rows, Rows]:
     """As the rows of :func:`trained_rows`, which raised ``error``: where they are others by now, the others, with a
-    note; else none."""
+    note; else none, with a note where there are some."""
+    if isinstance(error, DataError):
+        note(f"which rows are of the run's training cannot be told: {first_line(error)}")
     if not isinstance(error, RowsChanged):
         return [], []
     note("the training rows have changed since the run; rows of its training are counted by those that are there now, "

@@ -41,7 +41,7 @@ def serve(recipe: Recipe) -> NoReturn:
     command = server_command(folder, first.source, adapters, labels, dtype, recipe.serving)
     note("\n".join(f"serving {adapter.name} from {adapter.folder}" for adapter in adapters))
     served = serving_set_of([bundle.folder for bundle in bundles], environment.get(SERVING_ROOT))
-    if remark := served.remark([adapter.name for adapter in adapters]):
+    if remark := served.remark(bundles):
         note(remark)
     announce(command, environment)
     os.execve(command[0], command, environment)

@@ -109,15 +109,15 @@ def _last_of_each(overrides: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigError: a single run would merge them, and a sweeper would not.
     """
-    last = {item.partition("=")[0]: number for number, item in enumerate(overrides)}
+    last = {item.partition("=")[0].removeprefix("++"): number for number, item in enumerate(overrides)}
     kept: list[str] = []
     for number, item in enumerate(overrides):
-        key, _, value = item.partition("=")
+        key, _, value = item.removeprefix("++").partition("=")
         if last[key] == number or re.match(r"[+~]*hydra[./]", key):  # no sweeper gets those
             kept.append(item)
         elif value.startswith("{"):
             raise ConfigError(
-                f"{key.lstrip('+')} has several mappings, which a sweep does not merge; put it into a recipe"
+                f"{key.lstrip('+')} has several mappings, or keys in quotes: a sweep merges none; put it into a recipe"
             )
     return tuple(kept)
 

@@ -9,8 +9,11 @@ from alora.data.cells import COLON, INDENT, LINE, ROLES, SPEAKERS, STAMP, key_of
 from alora.data.messages import Conversation
 from alora.findings import FIRST, Findings
 
-_OPENER = re.compile(rf"{LINE}{INDENT}{STAMP}(\w[\w .()-]{{0,30}}){COLON}(?!//)", re.MULTILINE)
+# "Bot:", "**Bot:**", "[Bot]:", "Agent #2:"
+_OPENER = re.compile(rf"{LINE}{INDENT}{STAMP}[^\w\n:]{{0,4}}(\w[^\n:：]{{0,40}}){COLON}(?!//)", re.MULTILINE)
+_LAST = re.compile(r"\W+\Z")
 _NAMES = {*SPEAKERS, *ROLES, "agent"} - {"model", "system", "tool"}
+_WORDS = 4  # of a name, and no sentence
 _LEAST = 100  # one of so many transcripts has lines of whoever is told
 _MOST = 10_000  # names in memory
 
@@ -19,28 +22,35 @@ class Openers:
     """The names before a colon that open lines within the turns of transcripts, and in how many of these."""
 
     def __init__(self, role_map: Mapping[str, str]) -> None:
-        self._mapped = tuple(f"{name}{mark}" for name in role_map for mark in (" ", "("))
-        self._asked, self._transcripts = bool(role_map), 0
+        self._mapped, self._transcripts = list(role_map), 0
         self._names: Counter[str] = Counter()
 
     def add(self, row: Any, conversation: Conversation | None, column: str) -> None:
         """Count those of a ``row`` whose ``column`` is a transcript."""
-        text = row.get(column) if self._asked and isinstance(row, dict) else None
+        text = row.get(column) if self._mapped and isinstance(row, dict) else None
         if conversation is None or not isinstance(text, str) or conversation.messages[-1].content == text:
             return
         self._transcripts += 1
         texts = (message.content for message in conversation.messages)
-        self._names.update({name.rstrip() for text in texts for name in _OPENER.findall(text)})
+        self._names.update({self._name(opener) for text in texts for opener in _OPENER.findall(text)} - {""})
         if len(self._names) > _MOST:
-            self._names = Counter({name: count for name, count in self._names.items() if self._tells(name, count)})
+            self._names = Counter(dict(self._told()[: _MOST // 2]))
 
-    def _tells(self, name: str, count: int) -> bool:
-        speaks = key_of(name) in _NAMES or name.startswith(self._mapped)
-        return speaks or count * _LEAST >= self._transcripts
+    def _name(self, opener: str) -> str:
+        """Of all that begin with a speaker of the map, one ("Agent ..."); none for a sentence."""
+        for name in self._mapped:
+            if opener.startswith(name) and opener[len(name) :].strip() and not opener[len(name)].isalnum():
+                return f"{name} ..."
+        return _LAST.sub("", opener) if len(opener.split()) <= _WORDS else ""
+
+    def _told(self) -> list[tuple[str, int]]:
+        """Those that are frequent, have the name of a speaker, or begin with one of the map: these first."""
+        speak = {name for name in self._names if key_of(name) in _NAMES or name.endswith(" ...")}
+        told = [it for it in self._names.items() if it[0] in speak or it[1] * _LEAST >= self._transcripts]
+        return sorted(told, key=lambda it: (it[0] not in speak, -it[1]))
 
     def note(self, findings: Findings) -> None:
-        """Say which of them are frequent, have the name of a speaker, or begin with one of ``data.role_map``."""
-        told = {name: count for name, count in self._names.most_common() if self._tells(name, count)}
-        if told:
-            text = f"{FIRST} {listed(told)} are part of the turn before them"
-            findings.notes[f"{text}: data.role_map has no such speaker"] += max(told.values())
+        """Say who was found."""
+        if told := self._told():
+            text = f"{FIRST} {listed(name for name, _ in told)} are part of the turn before them"
+            findings.notes[f"{text}: data.role_map has no such speaker"] += max(count for _, count in told)

@@ -67,7 +67,7 @@ class Loader:
 
     def remark(self) -> str | None:
         """What to say at the start where the file names other adapters than were given."""
-        return self._set.remark([bundle.served_name for bundle in self._bundles])
+        return self._set.remark(self._bundles)
 
     def poll(self) -> None:
         """Begin to follow the file, if it was replaced (costs one ``stat``) or it is time to try again."""

@@ -7,11 +7,12 @@ import contextlib
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from alora.atomic import write_json
+from alora.bundle.light import LightBundle
 from alora.bundle.manifest import served_name
 from alora.errors import BundleError
 from alora.reading import read_typed, require_plain
@@ -85,18 +86,20 @@ class ServingSet:
             raise BundleError(f"{file} has a policy twice in one stage, or none that is live; load the policies again")
         return content.policies
 
-    def remark(self, given: Collection[str]) -> str | None:
-        """What to say at a start with the adapters ``given`` where the file names others; None: nothing."""
+    def remark(self, given: Iterable[LightBundle]) -> str | None:
+        """What to say at a start with the bundles ``given`` where the file names others; None: nothing."""
         if self.stamp is None:
             return None
         try:
-            listed = [entry.name + " (shadow)" * (entry.stage == "shadow") for entry in self.read()]
+            entries = self.read()
         except BundleError as error:
             return f"nothing is served yet: {error}"
-        if set(listed) == set(given):
+        own = {(bundle.served_name, bundle.manifest.sha256, "live") for bundle in given}
+        if {(*entry.version, entry.stage) for entry in entries} == own:
             return None
+        shown = [f"{entry.name} of {entry.bundle}" + " (shadow)" * (entry.stage == "shadow") for entry in entries]
         return (
-            f"{self.root / FILE} lists {', '.join(listed)}, as changed while a guard ran, and the guard serves these "
+            f"{self.root / FILE} lists {', '.join(shown)}, as changed while a guard ran, and the guard serves these "
             "in their place; delete the file to serve those of the command line"
         )
 

@@ -72,9 +72,8 @@ def compare_answers(
     if not far[0] <= bound:
         reason = "the adapter is absent in a part of the engine's modules, or its arithmetic is another"
         return [FindingRecord("answers", f"{compared} (tolerance {bound:g}): {reason}")], compared
-    blind = (
-        "" if far[1] > bound else ", too little to tell that the whole adapter is there (base.dtype=float32 tells more)"
-    )
+    more = "" if base.dtype == "float32" else " (base.dtype=float32 tells more)"
+    blind = "" if far[1] > bound else f", too little to tell that the whole adapter is there{more}"
     return [], f"{compared} (tolerance {bound:g}); without the adapter by {far[1]:.1e}{blind}"
 
 

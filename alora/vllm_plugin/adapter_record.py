@@ -9,6 +9,7 @@ not digested, or replaced under a running request.
 
 import hashlib
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -19,8 +20,6 @@ from dataclasses import dataclass, field
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
@@ -33,6 +32,7 @@ _FIRST_NUMBER = 2**30  # above every id that vLLM gives out, and within int32
 KEPT = 256  # ids, at least: vLLM's server forgets an adapter without a word to the engine core
 _REMEMBERED = 100_000  # ids whose copies are gone, and what they meant
 _GRACE = 60.0  # seconds in which a step that was sent may still load a copy that nobody holds any more
+_LONGEST_HEADER = 8 * 2**20  # bytes of a safetensors header, of some 50,000 tensors: Python holds many times that
 _numbers = itertools.count(_FIRST_NUMBER)
 
 
@@ -87,13 +87,21 @@ def _stamp(folder: str) -> tuple[tuple[str, int, int, int, int], ...]:
 
 
 def _require_whole(file: Path) -> None:
-    """Before it is copied, while all requests wait."""
+    """Before it is copied, while all requests wait. Its header is read, not mapped: a mapped file that is cut short
+    meanwhile ends the process."""
     require_no_holes(file, NoFile)
-    if file.name == WEIGHTS:
+    if file.name != WEIGHTS:
+        return
+    with file.open("rb") as stream:
+        length, size = int.from_bytes(stream.read(8), "little"), os.fstat(stream.fileno()).st_size
+        if length > _LONGEST_HEADER:
+            raise NoFile(f"{file} has a header of {length} bytes, and {_LONGEST_HEADER} are read; export it again")
         try:
-            with safe_open(file, "pt"):
-                return
-        except SafetensorError as error:
+            tensors = json.loads(stream.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"]
+            if 8 + length + max(ends, default=0) != size:
+                raise ValueError(f"its header does not say that it has {size} bytes")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise NoFile(f"{file} is damaged ({error}); copy or export the adapter again") from error
 
 

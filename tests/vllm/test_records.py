@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from alora.errors import AdapterError
-from alora.vllm_plugin import adapter_record
+from alora.vllm_plugin import adapter_record, adapter_weights
 from alora.vllm_plugin.adapter_config import read_config
 from alora.vllm_plugin.adapter_record import NoFile, Records
 from alora.vllm_plugin.carried_request import carry
@@ -263,3 +263,26 @@ def test_damaged_weights_are_refused_before_they_are_copied(home, monkeypatch, c
     monkeypatch.setattr(adapter_record, "read_config", None)
     with pytest.raises(NoFile, match=r"home/adapter_model.safetensors is damaged \(.*; copy or export"):
         Records().read(str(home))
+
+
+@pytest.mark.parametrize("invocation", [[4, 5], None], ids=["aLoRA", "plain"])
+def test_a_header_of_many_megabytes_is_refused_unread(home, monkeypatch, invocation):
+    """It may be of notes alone, which every reader parses again."""
+    edit_config(str(home), alora_invocation_tokens=invocation)
+    weights = home / "adapter_model.safetensors"
+    assert Records().read(str(home))
+    save_file(load_file(weights), weights, metadata={f"{number:x}": "" for number in range(900_000)})
+    monkeypatch.setattr(adapter_record.json, "loads", None)
+    with pytest.raises(NoFile, match=r"has a header of \d+ bytes, and 8388608 are read"):
+        Records().read(str(home))
+
+
+def test_the_users_own_weights_are_never_mapped(home, monkeypatch):
+    """What is cut short while it is mapped ends the process."""
+    mapped, opened = [], adapter_weights.safe_open
+    monkeypatch.setattr(adapter_weights, "safe_open", lambda file, _: mapped.append(file) or opened(file, "pt"))
+    records = Records()
+    assert records.read(str(home))
+    assert mapped
+    assert all(Path(file).is_relative_to(records.folder) for file in mapped)
+    assert not hasattr(adapter_record, "safe_open")

@@ -132,7 +132,7 @@ DAMAGE = {
     ),
     "a pickle next to it": (
         lambda f: (f / "adapter_model.bin").write_bytes(b"x"),
-        r"advice/adapter_model.bin is not a file of this bundle, and a server would take it for weights",
+        r"advice/adapter_model.bin is not a file of this bundle, and its name makes it part of the adapter",
     ),
     "embeddings next to it": (
         lambda f: (f / "new_embeddings.safetensors").write_bytes(b"x"),

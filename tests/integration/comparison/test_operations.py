@@ -395,6 +395,9 @@ def test_rows_of_a_training_file_that_has_changed_since_are_counted_by_what_is_t
         again = f"output={tmp_path / f'again{changed}'}"
         assert recalibrate(place, place / "run/battery", f"data.validation={rows}", again) == 0
         assert "red: 40 of 40 rows are of its training" in capsys.readouterr().err
+    train.write_text(before + "{")
+    assert fleet(place, place / "run/battery", f"data.test={rows}", f"output={tmp_path}") == 0
+    assert "which rows are of the run's training cannot be told: " in capsys.readouterr().err
     train.write_text(before)
 
 

@@ -350,6 +350,8 @@ class TestSweep:
         assert [(record.changed, record.outcome) for record in records] == [
             (f"training.seed={seed} training.max_steps={steps}", DONE) for seed, steps in seeds_first
         ]
+        (one, _) = recipes_of("train", "-m", "recipe=quickstart", "training.seed=1,2", "++training.seed=3", "name=a,b")
+        assert one.training.seed == 3, "two jobs, by name alone"
         labels = [
             "policy=off_topic",
             "policy.labels={a: x, b: y}",

@@ -509,8 +509,11 @@ def test_a_start_says_that_the_file_names_others(base, root, monkeypatch, capsys
     assert said() == ""
     new = load_bundle(root / "v7")
     replace_set(root, [loading._entry(new, "v7"), given[1], loading._entry(bundles[0], "advice", "shadow")])
-    names = f"{new.served_name}, {bundles[1].served_name}, {bundles[0].served_name} (shadow)"
+    names = f"{new.served_name} of v7, {bundles[1].served_name} of refunds, {bundles[0].served_name} of advice (shadow)"
     assert said().startswith(f"{root / FILE} lists {names}, as changed while a guard ran")
+    other = replace(given[0], manifest="0" * 64)  # the same weights with another threshold
+    replace_set(root, [other, given[1]])
+    assert said().startswith(f"{root / FILE} lists {bundles[0].served_name} of advice, {bundles[1].served_name} of")
     (root / FILE).write_text("{")
     assert said().startswith(f"nothing is served yet: {root / FILE}")
 

@@ -989,6 +989,13 @@ def test_one_conversation_of_a_text_has_its_roles_from_no_text(tmp_path):
         ("Agent Ann: hello", 1, True),
         ("Agent (Ann): hello", 1, True),
         ("[10:00] Supervisor: hello", 1, True),
+        ("Agent #2: hello", 1, True),
+        ("Agent [10:00]: hello", 1, True),
+        ("**Bot:** hello", 1, True),
+        ("- [Bot] : hello", 1, True),
+        ("O'Brien: hello", 1, True),
+        ("sales@shop.com: hello", 1, True),
+        ("I have just one question: when?", 20, False),
         ("see https://x.y: z", 20, False),
         ("Agent: hello", 20, False),
     ],
@@ -1027,10 +1034,24 @@ def test_who_speaks_is_told_among_thousands_of_other_names(tmp_path, monkeypatch
     rows += [f"Customer: hi\nSupervisor: {number}" for number in range(9)]
     notes.clear()
     assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
-    text = "lines that open with 'Supervisor', 'Bot' are part of the turn before them"
+    text = "lines that open with 'Bot', 'Supervisor' are part of the turn before them"
     assert notes[f"{text}: data.role_map has no such speaker"] == 14
     assert len(notes) > 20
     assert any(text in line for line in as_lines(notes))
+
+
+def test_names_of_a_speaker_with_numbers_count_as_one_and_take_no_memory(tmp_path, monkeypatch):
+    """Counted by one, ten thousand names were looked through again with every row."""
+    monkeypatch.setattr(openers, "_MOST", 5)
+    looked, told = [], openers.Openers._told
+    monkeypatch.setattr(openers.Openers, "_told", lambda self: looked.append(self) or told(self))
+    lines = [f"Agent {number}: hi\n" + "\n".join(f"{number}{letter}: x" for letter in "ab") for number in range(60)]
+    path = jsonl(tmp_path, *({"chat": f"Customer: hi\n{line}"} for line in lines))
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
+    settings.role_map = {"Customer": "user", "Agent": "assistant"}
+    assert list(stream_conversations(path, settings, notes))
+    assert max(notes[note] for note in notes if note.startswith("lines that open with 'Agent ...'")) == 60
+    assert len(looked) < 60
 
 
 def test_cells_of_a_tsv_that_swallow_rows_are_noted(tmp_path):
