@@ -241,9 +241,10 @@ def _compare_digests(folder: Path, manifest: Manifest) -> None:
     for name, expected in manifest.files.items():
         try:
             size = (folder / name).stat().st_size
+            digest = ""
             if size == expected.size:  # a hole of any size costs no disk
                 require_no_holes(folder / name, BundleError)
-            digest = sha256_of(folder / name) if size == expected.size else ""
+                digest = sha256_of(folder / name)
         except OSError as error:
             raise BundleError(f"{folder / name} cannot be read: {error.strerror or error}") from error
         if size != expected.size:

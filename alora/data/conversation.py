@@ -267,12 +267,12 @@ def _labelled_rows(
 ) -> Iterator[LabelledConversation]:
     """The rows of the ``number``-th source, valid while ``findings`` is empty; ``ids_seen`` has the ids of all sources,
     ``spool`` the messages."""
+    own_words = {label for policy in policies for label in policy.labels}
     for where, value, known, conversation in _conversations(source, settings, findings):
         if conversation is None and known.skip_empty:
             continue  # left out: what else is wrong with it does not matter
         of_alora = (known.columns.label, known.columns.labels) == (ColumnSettings.label, ColumnSettings.labels)
         if known.label_map and of_alora and written_by_alora(value):  # in the policy's words, maybe the data's, too
-            own_words = {label for policy in policies for label in policy.labels}
             kept = {word: label for word, label in known.label_map.items() if word not in own_words}
             known = replace(known, label_map=kept)
         labels = row_labels(value, where, known, policies, findings, own) if isinstance(value, dict) else {}

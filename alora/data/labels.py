@@ -119,7 +119,7 @@ def _note_lost(
             continue
         if other := others.get(key_of(policy.id)):
             findings.notes[f"{other!r} in {columns.labels!r} is not read: the policy is {policy.id!r}"] += 1
-        if alone and (named == policy.id or (len(policies) == 1 and not isinstance(named, str))):
+        if alone and _is_of(policy, named, policies):
             text = f"{columns.label!r} is not read next to {columns.labels!r}, which has no label of {policy.id!r}"
             findings.notes[text] += 1
 
@@ -132,13 +132,18 @@ def _named_policy(row: dict[str, Any], columns: ColumnSettings) -> Any:
     return next((row[name] for name in others if name not in named_columns(columns)), None)
 
 
+def _is_of(policy: Policy, named: Any, policies: Sequence[Policy]) -> bool:
+    """Whether a row's one label is of ``policy``, by the policy that it ``named``, if any."""
+    return named == policy.id or (len(policies) == 1 and not isinstance(named, str))
+
+
 def _own_policy(
     row: dict[str, Any], where: str, columns: ColumnSettings, policies: Sequence[Policy], findings: Findings
 ) -> Policy | None:
     """The policy of the row's one label: the one that the row names, or the only policy where it names none."""
     named = _named_policy(row, columns)
     for policy in policies:
-        if named == policy.id or (len(policies) == 1 and not isinstance(named, str)):
+        if _is_of(policy, named, policies):
             return policy
     known = ", ".join(policy.id for policy in policies)
     if len(policies) == 1:
