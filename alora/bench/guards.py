@@ -8,7 +8,9 @@ import torch
 from alora.bench.intervals import Measured, mean_ratio
 from alora.bench.trials import AA, READS_TEXT, Agreement, Cell, Objection, Piece, Trial
 
-GRADIENT_TOLERANCE = {False: 1e-4, True: 0.1}  # relative; in 16 bits a gradient is a sum of many rounded products
+# Relative, of the worst matrix. In 16 bits a gradient is a sum of many rounded products, layer after layer: behind 36
+# random layers on an H200 the worst of 504 matrices was 0.16 to 0.21 apart and the mean 0.06 to 0.11; behind 30, 0.05.
+GRADIENT_TOLERANCE = {False: 1e-4, True: 0.3}
 VERDICT_TOLERANCE = {False: 1e-3, True: 0.02}  # of a label's probability: two engines, other kernels; in 16 bits
 MOVED = 2  # times the tolerance: what adapters must change on average, so that one left out would be noticed
 AA_COVERAGE = 0.99  # so that the A/A run cries wolf once in a hundred runs

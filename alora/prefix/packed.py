@@ -111,6 +111,7 @@ class PackedModel(nn.Module):
         """Where the base lives."""
         return self._head.weight.device
 
+    @torch.inference_mode(False)  # a scorer's prefix may be kept, and training cannot save an inference tensor
     @torch.no_grad()
     def prefix_kv(self, token_ids: Sequence[int]) -> PrefixKV | None:
         """Run one prefix through the base alone; None for an empty one."""

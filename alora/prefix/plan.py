@@ -57,13 +57,10 @@ class Plan:
 
     @cached_property  # every layer asks
     def side_by_side(self) -> bool:
-        """Whether attention runs all conversations as one batch: for many with few suffixes, where calls dominate.
-
-        On a GPU the merged kernels run one conversation at a time; the batch has not been measured there.
-        """
+        """Whether attention runs all conversations as one batch: for many with few suffixes, where calls dominate."""
         suffixes = sum(len(group.lengths) for group in self.groups)
         few = len(self.groups) > 1 and suffixes <= MOST_SUFFIXES * len(self.groups)
-        return few and self.read_n.device.type == "cpu" and all(group.kv is not None for group in self.groups)
+        return few and all(group.kv is not None for group in self.groups)
 
 
 # Attention reads it from here: stablelm and nemotron drop their forward's keyword arguments on the way.

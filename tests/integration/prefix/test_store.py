@@ -18,7 +18,7 @@ from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import PrefixKV
+from alora.prefix.plan import Pair, PrefixKV
 from alora.prefix.store import DiskStore, MemoryStore, _digest_of_arithmetic, open_store
 from alora.training.examples import Example, Target
 from alora.training.loop import fit
@@ -50,6 +50,21 @@ def test_a_prefix_is_computed_once_and_comes_back_equal(make_store):
                 assert all(torch.equal(one, other) for one, other in zip(pair, wanted, strict=True))
     assert calls == [(1, 2, 3), (1, 2), (3, 2, 1)]
     assert (store.hits, store.misses) == (6, 3)
+
+
+@pytest.mark.parametrize("suffixes", [1, 5], ids=["one suffix", "more than are run side by side"])
+def test_what_a_scorer_kept_can_be_trained_on(suffixes):
+    """A comparison scores the base on its rows and then trains on them, with one store."""
+    base, store, ids = toy_model("qwen3"), MemoryStore(10**6), (20, 30, 40)
+    bank = Bank(base, [random_adapter(base)], trainable=True)
+    model = PackedModel(base, bank).train()
+    with torch.inference_mode():
+        store.get(ids, model.prefix_kv)
+    kv = store.get(ids, model.prefix_kv)
+    pairs = [Pair(0, 0, (5, 6, 7, 31 + n), (11, 12)) for n in range(suffixes)]
+    model.label_logits([kv], pairs).sum().backward()
+    assert all(half.norm() > 0 for pair in bank.gradients(0).values() for half in pair)
+    assert store.hits == 1
 
 
 def _size(make_store) -> int:
