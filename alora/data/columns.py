@@ -176,7 +176,9 @@ def own_columns(settings: DataSettings, row: Mapping[str, Any], findings: Findin
     usual, changes = ColumnSettings(), dict[str, Any]()
     if columns.messages not in row and not all(name in row for name in columns.messages.split(",")):
         changes["messages"] = usual.messages
-    named = {columns.label, *(columns.label.replace(POLICY_PLACE, policy) for policy in row.get("labels") or ())}
+    labels = row.get("labels")
+    policies = labels if isinstance(labels, dict | list) else ()
+    named = {columns.label, *(columns.label.replace(POLICY_PLACE, str(policy)) for policy in policies)}
     if named.isdisjoint(row) and (columns.labels not in row or named_alone(columns)):
         changes |= {"label": usual.label, "labels": usual.labels}
     if columns.id not in row and columns.id != usual.id:

@@ -11,7 +11,7 @@ from alora.findings import FIRST, Findings
 
 # "Bot:", "**Bot:**", "[Bot]:", "Agent #2:"
 _OPENER = re.compile(rf"{LINE}{INDENT}{STAMP}[^\w\n:]{{0,4}}(\w[^\n:：]{{0,40}}){COLON}(?!//)", re.MULTILINE)
-_LAST = re.compile(r"\W+\Z")
+_LAST = re.compile(r"[\W\d_]+\Z")  # "Customer #17" is one speaker with "Customer #18"
 _NAMES = {*SPEAKERS, *ROLES, "agent"} - {"model", "system", "tool"}
 _WORDS = 4  # of a name, and no sentence
 _LEAST = 100  # one of so many transcripts has lines of whoever is told

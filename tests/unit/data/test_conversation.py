@@ -1019,7 +1019,7 @@ def test_who_speaks_within_the_turns_of_transcripts_is_told(tmp_path, line, shar
 
 def test_who_speaks_is_told_among_thousands_of_other_names(tmp_path, monkeypatch):
     monkeypatch.setattr(openers, "_MOST", 50)
-    rows = [f"Customer: hi\nOrder {number}: sent\nAgent: sure" for number in range(400)]
+    rows = [f"Customer: hi\nOrder {number} sent: yes\nAgent: sure" for number in range(400)]
     rows += [
         f"{text}\n{'Bot' if number == 300 else 'Supervisor'}: hm"
         for number, text in enumerate(rows[:400])
@@ -1038,6 +1038,23 @@ def test_who_speaks_is_told_among_thousands_of_other_names(tmp_path, monkeypatch
     assert notes[f"{text}: data.role_map has no such speaker"] == 14
     assert len(notes) > 20
     assert any(text in line for line in as_lines(notes))
+
+
+def test_labels_that_are_a_number_next_to_a_key_of_generate_are_refused(tmp_path):
+    row = {"messages": [{"role": "user", "content": "x"}], "label": "ok", "generated": {}, "labels": 3}
+    with pytest.raises(DataError, match="LABELS_KIND"):
+        read(jsonl(tmp_path, row))
+
+
+@pytest.mark.parametrize("speaker", ["Visitor", "Customer #", "Chat bot nr."])
+def test_a_speaker_with_a_number_of_its_own_in_each_transcript_is_told(tmp_path, speaker):
+    rows = [f"Agent: hi\n{speaker} {number}: it broke\nAgent: sure" for number in range(200)]
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
+    settings.role_map = {"Agent": "assistant"}
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    name = speaker.rstrip(" #.")
+    text = f"lines that open with '{name}' are part of the turn before them: data.role_map has no such speaker"
+    assert notes[text] == 200
 
 
 def test_names_of_a_speaker_with_numbers_count_as_one_and_take_no_memory(tmp_path, monkeypatch):

@@ -75,6 +75,15 @@ def test_a_label_in_other_capitals_is_read_and_noted():
     assert set(findings.notes) == {"label is read from data.columns.label=Label", "id is read from data.columns.id=ID"}
 
 
+def test_a_named_column_comes_before_the_same_name_in_other_capitals():
+    row = {"Text": "human", "text": "machine", "Label": "ok", "label": "violation", "ID": "ticket-7", "id": 0}
+    columns, findings = ColumnSettings(messages="Text", label="Label", id="ID"), Findings()
+    assert find_columns(columns, [row], findings) == columns
+    columns = ColumnSettings(messages="Text,text")
+    assert find_columns(columns, [row], findings).messages == "Text,text"
+    assert not findings.notes
+
+
 def test_roles_in_other_words():
     found, findings = messages(
         {"role": "USER", "content": "a"}, {"role": "Kundin", "content": "b"}, role_map={"Kundin": "user"}
