@@ -46,7 +46,9 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
     usual, changes = ColumnSettings(), dict[str, str]()
     for key in ("messages", "label", "labels", "id"):
         named = getattr(columns, key)
-        if POLICY_PLACE in named or any(row.keys() >= set(named.split(",")) for row in rows):  # a column for each policy
+        if POLICY_PLACE in named or any(
+            row.keys() >= set(named.split(",")) for row in rows
+        ):  # a column for each policy
             continue
         forms = [named]
         if key == "messages" and named == usual.messages:  # a text under a list's name may be an id, so it comes last

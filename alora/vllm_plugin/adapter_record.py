@@ -32,7 +32,7 @@ _FIRST_NUMBER = 2**30  # above every id that vLLM gives out, and within int32
 KEPT = 256  # ids, at least: vLLM's server forgets an adapter without a word to the engine core
 _REMEMBERED = 100_000  # ids whose copies are gone, and what they meant
 _GRACE = 60.0  # seconds in which a step that was sent may still load a copy that nobody holds any more
-_LONGEST_HEADER = 8 * 2**20  # bytes of a safetensors header, of some 50,000 tensors: Python holds many times that
+_LONGEST_HEADER = 32 * 2**20  # bytes of a safetensors header, of some 200,000 tensors: Python holds many times that
 _numbers = itertools.count(_FIRST_NUMBER)
 
 
@@ -89,11 +89,15 @@ def _stamp(folder: str) -> tuple[tuple[str, int, int, int, int], ...]:
 def _require_whole(file: Path) -> None:
     """Before it is copied, while all requests wait. Its header is read, not mapped: a mapped file that is cut short
     meanwhile ends the process."""
+    if not file.is_file():
+        raise NoFile(f"{file} is a pipe or a device, not a file; write the file itself there")
     require_no_holes(file, NoFile)
-    if file.name != WEIGHTS:
-        return
     with file.open("rb") as stream:
-        length, size = int.from_bytes(stream.read(8), "little"), os.fstat(stream.fileno()).st_size
+        if (size := os.fstat(stream.fileno()).st_size) == 0:  # a link into /proc: it has no size, and no end either
+            raise NoFile(f"{file} is damaged (no bytes); copy or export the adapter again")
+        if file.name != WEIGHTS:
+            return
+        length = int.from_bytes(stream.read(8), "little")
         if length > _LONGEST_HEADER:
             raise NoFile(f"{file} has a header of {length} bytes, and {_LONGEST_HEADER} are read; export it again")
         try:
@@ -105,22 +109,24 @@ def _require_whole(file: Path) -> None:
             raise NoFile(f"{file} is damaged ({error}); copy or export the adapter again") from error
 
 
+def _copy_file(file: Path, target: Path) -> str:
+    """Copy the bytes that ``file`` has now, read once, and digest what was written."""
+    _require_whole(file)
+    digest = hashlib.sha256()
+    with file.open("rb") as stream, target.open("wb") as written:
+        left = os.fstat(stream.fileno()).st_size
+        while chunk := stream.read(min(left, 1 << 20)):
+            left -= len(chunk)
+            digest.update(chunk)
+            written.write(chunk)
+    return digest.hexdigest()
+
+
 def _copy(source: str, target: str) -> str:
-    """Copy an adapter's files, read once each, and digest what was written."""
-    digests = dict[str, str]()
-    for file in _files(source):
-        if not file.is_file():
-            raise NoFile(f"{file} is a pipe or a device, not a file; write the file itself there")
-        _require_whole(file)
-        with file.open("rb") as stream, Path(target, file.name).open("wb") as written:
-            of_file = hashlib.sha256()
-            while chunk := stream.read(1 << 20):
-                of_file.update(chunk)
-                written.write(chunk)
-        digests[file.name] = of_file.hexdigest()
-    if Path(source, MANIFEST).is_file():
-        _require_whole(Path(source, MANIFEST))
-        shutil.copyfile(Path(source, MANIFEST), Path(target, MANIFEST))
+    """Copy an adapter's files and return the digest of what makes it."""
+    digests = {file.name: _copy_file(file, Path(target, file.name)) for file in _files(source)}
+    if (manifest := Path(source, MANIFEST)).is_file():
+        _copy_file(manifest, Path(target, MANIFEST))
     return weights_digest(digests)
 
 

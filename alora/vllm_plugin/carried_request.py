@@ -5,6 +5,7 @@ the adapter to the prefix as well never sees one.
 """
 
 import functools
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from alora.vllm_plugin.adapter_record import AdapterRecord
 from alora.vllm_plugin.state import require_active
 
 _LoRARequest: Any = compat.lora_request_class()
+_NUMBER = re.compile(r"\d+")
 
 
 class CarriedLoRARequest(_LoRARequest):
@@ -60,14 +62,23 @@ def carry(lora_request: Any, record: AdapterRecord, activation_index: int) -> Ca
     )
 
 
-def _require_widths(name: str, loras: dict[str, Any], widths: dict[str, tuple[int, int | None]]) -> None:
-    """AdapterError for an A or B of another width than the base's layer: vLLM leaves the rest of its slot zero."""
-    for module, weights in loras.items():
-        columns, rows = widths.get(module, (None, None))
+def _require_layers(name: str, loras: dict[str, Any], base: dict[str, tuple[int | None, int | None]]) -> None:
+    """AdapterError for a layer that the base lacks, which vLLM passes over, or one of another width, of whose slot it
+    leaves the rest zero. Beside layers of the text's, those of a part that vLLM never adapts, as of images, may be."""
+    kinds = {_NUMBER.sub("0", layer) for layer in base}
+    lost = [layer for layer in loras if layer not in base]
+    if len(lost) < len(loras):
+        lost = [layer for layer in lost if _NUMBER.sub("0", layer) in kinds]
+    if lost and compat.has_all_layers():
+        raise AdapterError(
+            f"aLoRA adapter {name!r} does not fit this base, which has no layer {lost[0]}; train it on this base"
+        )
+    for layer, weights in loras.items():
+        columns, rows = base.get(layer, (None, None))
         found = weights.lora_a.shape[1], weights.lora_b.shape[0]
         if (columns or found[0], rows or found[1]) != found:
             raise AdapterError(
-                f"aLoRA adapter {name!r} does not fit this base: {module} takes {found[0]} and gives {found[1]}, "
+                f"aLoRA adapter {name!r} does not fit this base: {layer} takes {found[0]} and gives {found[1]}, "
                 f"the base's layer {columns} and {rows} values; train the adapter on this base"
             )
 
@@ -81,7 +92,7 @@ def load_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     def load(manager: Any, lora_request: Any) -> Any:
         loaded = original(manager, lora_request)
         if claims_alora(lora_request.lora_path):
-            _require_widths(lora_request.lora_name, loaded.loras, compat.linear_widths(manager))
+            _require_layers(lora_request.lora_name, loaded.loras, compat.layer_widths(manager))
         return loaded
 
     @functools.wraps(original)

@@ -262,15 +262,20 @@ def model_runner(worker: Any) -> Any:
     return worker.model_runner
 
 
-def linear_widths(worker_manager: Any) -> dict[str, tuple[int, int | None]]:
-    """Columns of A and rows of B by linear layer, as adapters name them; rows None: this worker has a part of them."""
+def layer_widths(worker_manager: Any) -> dict[str, tuple[int | None, int | None]]:
+    """Columns of A and rows of B by layer, as adapters name it; None: no linear layer, or this worker has a part."""
     manager, found = worker_manager._adapter_manager, {}
     for name, module in manager.modules.items():
         parts, stacked = manager.packed_modules.get(name, [name]), getattr(module, "lora_b_stacked", ())
-        whole = getattr(module, "tp_size", None) == 1 and len(stacked) == len(parts)
-        if (columns := getattr(getattr(module, "base_layer", None), "input_size", None)) is not None:
-            found |= {part: (columns, stacked[n].shape[-2] if whole else None) for n, part in enumerate(parts)}
+        columns = getattr(getattr(module, "base_layer", None), "input_size", None)
+        whole = columns is not None and getattr(module, "tp_size", None) == 1 and len(stacked) == len(parts)
+        found |= {part: (columns, stacked[n].shape[-2] if whole else None) for n, part in enumerate(parts)}
     return found
+
+
+def has_all_layers() -> bool:
+    """Whether this worker's base has every layer: a stage of a pipeline has some."""
+    return _late("vllm.distributed", "get_pp_group")().world_size == 1
 
 
 def forget_adapters(worker: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from alora.errors import AdapterError
-from alora.vllm_plugin import activation_source, adapter_weights, compat, refusals
+from alora.vllm_plugin import activation_source, adapter_weights, carried_request, compat, refusals
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here, read_config
 from alora.vllm_plugin.adapter_record import Records
 from tests.vllm.toy_engine import lora_request
@@ -387,6 +387,42 @@ def test_what_peft_writes_fits(toys, tmp_path, how):
     if isinstance(how.get("targets"), str):  # PEFT writes the names that it stands for
         edit_config(folder, target_modules=how["targets"])
         assert Records().read(folder).config.is_alora
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [("base_model.model.model.", "base_model.model."), ("layers.1.", "layers.9."), ("layers.1.", "layers.01.")],
+)
+def test_an_alora_on_layers_that_the_base_lacks_is_refused(engine, toys, tmp_path, was, becomes):
+    """vLLM passes over them, and the base would answer for the adapter."""
+    odd = shutil.copytree(toys["linear"].path, tmp_path / "odd")
+    weights = load_file(odd / "adapter_model.safetensors")
+    renamed = {name.replace(was, becomes): tensor for name, tensor in weights.items()}
+    assert renamed.keys() != weights.keys()
+    save_file(renamed, odd / "adapter_model.safetensors")
+    adapter = ToyAdapter("odd", 98, str(odd), INVOCATION)
+    for _ in range(2):
+        with pytest.raises(AdapterError, match=r"does not fit this base, which has no layer (model\.)?layers\.\d+\."):
+            engine.ask_one(prompt(40), adapter)
+    save_file(weights, odd / "adapter_model.safetensors")
+    mended, linear = engine.ask_one(prompt(40), adapter), engine.ask_one(prompt(40), toys["linear"])
+    assert mended.token_ids == linear.token_ids
+    engine.core.remove_lora(98)
+
+
+def test_layers_of_a_part_that_vllm_never_adapts_are_passed_over(monkeypatch):
+    """PEFT adapts the q_proj of a base's image part, too; a stage of a pipeline has some of the layers."""
+    base = {f"model.layers.{n}.q_proj": (4, 4) for n in range(2)} | {"lm_head": (None, None)}
+    one = SimpleNamespace(lora_a=torch.ones(2, 4), lora_b=torch.ones(4, 2))
+    loras = {"model.layers.1.q_proj": one, "visual.blocks.7.q_proj": one}
+    monkeypatch.setattr(compat, "has_all_layers", lambda: True)
+    carried_request._require_layers("red", loras, base)
+    carried_request._require_layers("red", {"lm_head": one}, base)
+    for lost in ({**loras, "model.layers.2.q_proj": one}, {"visual.blocks.7.q_proj": one}):
+        with pytest.raises(AdapterError, match="has no layer"):
+            carried_request._require_layers("red", lost, base)
+    monkeypatch.setattr(compat, "has_all_layers", lambda: False)
+    carried_request._require_layers("red", {**loras, "model.layers.2.q_proj": one}, base)
 
 
 @pytest.mark.parametrize(("name", "shape"), [(A, (8, 32)), (B, (64, 8)), (A, (8, 65))])

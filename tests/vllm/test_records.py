@@ -252,6 +252,36 @@ def test_a_file_of_holes_is_refused_before_it_is_copied(home, monkeypatch, name,
     assert not list(Path(records.folder).iterdir())
 
 
+@pytest.mark.parametrize("invocation", [[4, 5], None], ids=["aLoRA", "plain"])
+@pytest.mark.parametrize(
+    "name", ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "alora.json"]
+)
+def test_a_link_to_what_has_no_end_is_refused_unread(home, name, invocation):
+    """Its sender pays for a link, and every request waits while the disk fills."""
+    edit_config(str(home), alora_invocation_tokens=invocation)
+    (home / name).unlink(missing_ok=True)
+    (home / name).symlink_to("/proc/self/pagemap")  # 2**51 bytes, of size 0
+    records = Records()
+    with pytest.raises(NoFile, match=rf"{name} is damaged \(no bytes\)"):
+        records.read(str(home))
+    assert not list(Path(records.folder).iterdir())
+
+
+def test_no_more_is_copied_than_a_file_had_at_first(home, monkeypatch):
+    """One that grows as it is read has no end either; what came meanwhile is a change, and refused."""
+    holes = adapter_record.require_no_holes
+
+    def grows(file, refusal):
+        holes(file, refusal)
+        shown = os.stat_result((*file.stat()[:6], 7, *file.stat()[7:]))
+        monkeypatch.setattr(adapter_record.os, "fstat", lambda _: shown)
+
+    monkeypatch.setattr(adapter_record, "require_no_holes", grows)
+    target = home / "copied"
+    adapter_record._copy_file(home / "adapter_config.json", target)
+    assert target.read_bytes() == (home / "adapter_config.json").read_bytes()[:7]
+
+
 @pytest.mark.parametrize(
     "change", [lambda whole: whole[:-40], lambda whole: whole + b"x", lambda _: b"", lambda _: b"x"]
 )
@@ -271,9 +301,10 @@ def test_a_header_of_many_megabytes_is_refused_unread(home, monkeypatch, invocat
     edit_config(str(home), alora_invocation_tokens=invocation)
     weights = home / "adapter_model.safetensors"
     assert Records().read(str(home))
-    save_file(load_file(weights), weights, metadata={f"{number:x}": "" for number in range(900_000)})
+    save_file(load_file(weights), weights, metadata={f"{number:x}": "" for number in range(200_000)})
+    monkeypatch.setattr(adapter_record, "_LONGEST_HEADER", 2**20)
     monkeypatch.setattr(adapter_record.json, "loads", None)
-    with pytest.raises(NoFile, match=r"has a header of \d+ bytes, and 8388608 are read"):
+    with pytest.raises(NoFile, match=r"has a header of \d+ bytes, and 1048576 are read"):
         Records().read(str(home))
 
 
