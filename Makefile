@@ -15,6 +15,9 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # tests/conftest.py orders the files.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 10
 
+# On a GPU the default is bfloat16, and the tests say what float32 gives.
+ON_CPU := CUDA_VISIBLE_DEVICES=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart static check test bench vllm-matrix gpu docs notebooks clean
 
@@ -35,10 +38,10 @@ static: setup # format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 check: static ## format, lint, types, import contracts, unit tests
-	$(PYTEST) -n 2 tests/unit
+	$(ON_CPU) $(PYTEST) -n 2 tests/unit
 
 test: static ## everything that needs no GPU, real vLLM on CPU included
-	$(PYTEST) -n 3 tests/unit tests/integration tests/docs tests/notebooks
+	$(ON_CPU) $(PYTEST) -n 3 tests/unit tests/integration tests/docs tests/notebooks
 	$(PYTEST) -n 2 tests/vllm
 
 bench: setup ## the serving benchmark on what is here: a GPU, or the three documented CPU runs; into runs/serving_*
@@ -64,7 +67,8 @@ docs: setup ## run every command of the README and of docs/, then build the site
 notebooks: setup ## run the notebooks and write their outputs back
 	$(BIN)/python scripts/run_notebooks.py
 
-gpu: setup ## aLoRA on vLLM by CUDA graphs and prefix caching; without a GPU its eager half
+gpu: setup ## gradients on a GPU, then aLoRA on vLLM by CUDA graphs and prefix caching; without a GPU its eager half
+	$(BIN)/pytest tests/integration/prefix/test_on_a_gpu.py
 	$(BIN)/python scripts/gpu_acceptance.py --out benchmarks/results/gpu_acceptance.json
 
 clean: ## remove caches and builds; .venv and runs stay

@@ -68,7 +68,7 @@ def peft_label_logits(
     extra = {}
     if model.peft_config["default"].alora_invocation_tokens:
         extra["alora_offsets"] = [peft_offset(len(ids), len(prefix_ids))]
-    return model(input_ids=torch.tensor([ids]), **extra).logits[0, -1, list(labels)]
+    return model(input_ids=torch.tensor([ids], device=model.device), **extra).logits[0, -1, list(labels)]
 
 
 def peft_gradients(model: PeftModel) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
