@@ -27,7 +27,7 @@ from alora.config.schema import ALL_LINEAR, AdapterSettings
 from alora.errors import AdapterError
 from alora.reading import read_json, require_plain
 from alora.typed import typed
-from alora.weights import require_no_holes
+from alora.weights import require_whole
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -181,7 +181,7 @@ def load_adapter(folder: Path) -> AdapterWeights:
     """
     config = _read_config(folder)
     try:
-        require_no_holes(folder / WEIGHTS_FILE, AdapterError)
+        require_whole(folder / WEIGHTS_FILE, AdapterError)
         _require_rank(folder / WEIGHTS_FILE)
         state = load_file(folder / WEIGHTS_FILE)
     except FileNotFoundError as error:

@@ -9,7 +9,6 @@ not digested, or replaced under a running request.
 
 import hashlib
 import itertools
-import json
 import os
 import shutil
 import tempfile
@@ -24,15 +23,14 @@ from typing import Any
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_config import MANIFEST, AdapterConfig, claims_alora, read_config
-from alora.vllm_plugin.adapter_weights import WEIGHTS, require_sound
+from alora.vllm_plugin.adapter_weights import require_sound
 from alora.vllm_plugin.copy_folder import FOLDER, delete_abandoned, lock
-from alora.weights import makes_adapter, require_no_holes, weights_digest
+from alora.weights import makes_adapter, require_whole, weights_digest
 
 _FIRST_NUMBER = 2**30  # above every id that vLLM gives out, and within int32
 KEPT = 256  # ids, at least: vLLM's server forgets an adapter without a word to the engine core
 _REMEMBERED = 100_000  # ids whose copies are gone, and what they meant
 _GRACE = 60.0  # seconds in which a step that was sent may still load a copy that nobody holds any more
-_LONGEST_HEADER = 32 * 2**20  # bytes of a safetensors header, of some 200,000 tensors: Python holds many times that
 _numbers = itertools.count(_FIRST_NUMBER)
 
 
@@ -86,32 +84,11 @@ def _stamp(folder: str) -> tuple[tuple[str, int, int, int, int], ...]:
     return tuple(_stamp_of(folder, file.name) for file in _files(folder))
 
 
-def _require_whole(file: Path) -> None:
-    """Before it is copied, while all requests wait. Its header is read, not mapped: a mapped file that is cut short
-    meanwhile ends the process."""
-    if not file.is_file():
-        raise NoFile(f"{file} is a pipe or a device, not a file; write the file itself there")
-    require_no_holes(file, NoFile)
-    with file.open("rb") as stream:
-        if (size := os.fstat(stream.fileno()).st_size) == 0:  # a link into /proc: it has no size, and no end either
-            raise NoFile(f"{file} is damaged (no bytes); copy or export the adapter again")
-        if file.name != WEIGHTS:
-            return
-        length = int.from_bytes(stream.read(8), "little")
-        if length > _LONGEST_HEADER:
-            raise NoFile(f"{file} has a header of {length} bytes, and {_LONGEST_HEADER} are read; export it again")
-        try:
-            tensors = json.loads(stream.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"]
-            if 8 + length + max(ends, default=0) != size:
-                raise ValueError(f"its header does not say that it has {size} bytes")
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise NoFile(f"{file} is damaged ({error}); copy or export the adapter again") from error
-
-
 def _copy_file(file: Path, target: Path) -> str:
     """Copy the bytes that ``file`` has now, read once, and digest what was written."""
-    _require_whole(file)
+    if not file.is_file():
+        raise NoFile(f"{file} is a pipe or a device, not a file; write the file itself there")
+    require_whole(file, NoFile)
     digest = hashlib.sha256()
     with file.open("rb") as stream, target.open("wb") as written:
         left = os.fstat(stream.fileno()).st_size

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from alora import weights
 from alora.errors import AdapterError
 from alora.vllm_plugin import adapter_record, adapter_weights
 from alora.vllm_plugin.adapter_config import read_config
@@ -269,14 +270,14 @@ def test_a_link_to_what_has_no_end_is_refused_unread(home, name, invocation):
 
 def test_no_more_is_copied_than_a_file_had_at_first(home, monkeypatch):
     """One that grows as it is read has no end either; what came meanwhile is a change, and refused."""
-    holes = adapter_record.require_no_holes
+    whole = weights.require_whole
 
     def grows(file, refusal):
-        holes(file, refusal)
+        whole(file, refusal)
         shown = os.stat_result((*file.stat()[:6], 7, *file.stat()[7:]))
         monkeypatch.setattr(adapter_record.os, "fstat", lambda _: shown)
 
-    monkeypatch.setattr(adapter_record, "require_no_holes", grows)
+    monkeypatch.setattr(adapter_record, "require_whole", grows)
     target = home / "copied"
     adapter_record._copy_file(home / "adapter_config.json", target)
     assert target.read_bytes() == (home / "adapter_config.json").read_bytes()[:7]
@@ -299,11 +300,11 @@ def test_damaged_weights_are_refused_before_they_are_copied(home, monkeypatch, c
 def test_a_header_of_many_megabytes_is_refused_unread(home, monkeypatch, invocation):
     """It may be of notes alone, which every reader parses again."""
     edit_config(str(home), alora_invocation_tokens=invocation)
-    weights = home / "adapter_model.safetensors"
+    file = home / "adapter_model.safetensors"
     assert Records().read(str(home))
-    save_file(load_file(weights), weights, metadata={f"{number:x}": "" for number in range(200_000)})
-    monkeypatch.setattr(adapter_record, "_LONGEST_HEADER", 2**20)
-    monkeypatch.setattr(adapter_record.json, "loads", None)
+    save_file(load_file(file), file, metadata={f"{number:x}": "" for number in range(200_000)})
+    monkeypatch.setattr(weights, "_LONGEST_HEADER", 2**20)
+    monkeypatch.setattr(weights.json, "loads", None)
     with pytest.raises(NoFile, match=r"has a header of \d+ bytes, and 1048576 are read"):
         Records().read(str(home))
 
