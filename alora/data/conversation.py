@@ -245,7 +245,7 @@ def _conversations(
         yield where, value, own, conversation
     require_seen(found.columns, seen, source, findings)
     openers.note(findings)
-    if not lists and settings.role_map:
+    if not lists and settings.role_map and not openers.transcripts:  # a role's own name is noted nowhere
         note_unspoken(settings.role_map, findings)
 
 

@@ -22,7 +22,7 @@ class Openers:
     """The names before a colon that open lines within the turns of transcripts, and in how many of these."""
 
     def __init__(self, role_map: Mapping[str, str]) -> None:
-        self._mapped, self._transcripts = list(role_map), 0
+        self._mapped, self.transcripts = list(role_map), 0
         self._names: Counter[str] = Counter()
 
     def add(self, row: Any, conversation: Conversation | None, column: str) -> None:
@@ -30,7 +30,7 @@ class Openers:
         text = row.get(column) if self._mapped and isinstance(row, dict) else None
         if conversation is None or not isinstance(text, str) or conversation.messages[-1].content == text:
             return
-        self._transcripts += 1
+        self.transcripts += 1
         texts = (message.content for message in conversation.messages)
         self._names.update({self._name(opener) for text in texts for opener in _OPENER.findall(text)} - {""})
         if len(self._names) > _MOST:
@@ -46,7 +46,7 @@ class Openers:
     def _told(self) -> list[tuple[str, int]]:
         """Those that are frequent, have the name of a speaker, or begin with one of the map: these first."""
         speak = {name for name in self._names if key_of(name) in _NAMES or name.endswith(" ...")}
-        told = [it for it in self._names.items() if it[0] in speak or it[1] * _LEAST >= self._transcripts]
+        told = [it for it in self._names.items() if it[0] in speak or it[1] * _LEAST >= self.transcripts]
         return sorted(told, key=lambda it: (it[0] not in speak, -it[1]))
 
     def note(self, findings: Findings) -> None:

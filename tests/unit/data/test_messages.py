@@ -881,6 +881,20 @@ def test_a_map_of_speakers_none_of_whom_speaks_is_noted(tmp_path, lines):
     assert not notes
 
 
+def test_speakers_that_are_called_as_their_roles_are_do_speak(tmp_path):
+    path, notes = tmp_path / "rows.jsonl", Counter[str]()
+    path.write_text(json.dumps({"chat": "user: hi\nassistant: hello"}))
+    settings = DataSettings(
+        columns=ColumnSettings(messages="chat"), role_map={"assistant": "assistant", "user": "user"}
+    )
+    assert [row for _, row in stream_conversations(str(path), settings, notes)]
+    assert not notes
+    path.write_text(json.dumps({"chat": "User: hi"}))
+    settings.role_map = {"assistant": "assistant"}
+    assert [row for _, row in stream_conversations(str(path), settings, notes)]
+    assert list(notes) == ["no text is of a speaker of data.role_map, spelt so: 'assistant'"]
+
+
 @pytest.mark.parametrize(
     "between",
     [
