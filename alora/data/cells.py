@@ -234,11 +234,14 @@ def role_note(name: Any, role: str) -> str:
     return f"role {shortened(name)} is read as {role}"
 
 
-def note_unspoken(role_map: Mapping[str, str], findings: Findings) -> None:
-    """A note where no text that was read is of a speaker of ``role_map``, and none is told to have one within it."""
+def note_unspoken(role_map: Mapping[str, str], findings: Findings) -> bool:
+    """A note where no text that was read is of a speaker of ``role_map``, and none is told to have one within it; and
+    whether there is such a note."""
     told = {STAYS_ONE, STAYS_WITHIN, *(role_note(name, role) for name, role in role_map.items())}
-    if told.isdisjoint(findings.notes):
+    unspoken = told.isdisjoint(findings.notes)
+    if unspoken:
         findings.notes[f"no text is of a speaker of data.role_map, spelt so: {listed(role_map)}"] += 1
+    return unspoken
 
 
 def role_of(name: str, role_map: Mapping[str, str]) -> str | None:

@@ -159,6 +159,7 @@ def parse_conversation(
     openers = Openers(settings.role_map)
     openers.add(row, conversation, columns.messages)
     openers.note(findings)
+    openers.note_whole(findings)
     return conversation
 
 
@@ -245,8 +246,9 @@ def _conversations(
         yield where, value, own, conversation
     require_seen(found.columns, seen, source, findings)
     openers.note(findings)
-    if not lists and settings.role_map and not openers.transcripts:  # a role's own name is noted nowhere
-        note_unspoken(settings.role_map, findings)
+    # A role's own name is noted nowhere.
+    if openers.transcripts or (settings.role_map and not lists and not note_unspoken(settings.role_map, findings)):
+        openers.note_whole(findings)
 
 
 def _with_list(row: Any, column: str) -> Any:

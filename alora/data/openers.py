@@ -19,16 +19,24 @@ _MOST = 10_000  # names in memory
 
 
 class Openers:
-    """The names before a colon that open lines within the turns of transcripts, and in how many of these."""
+    """The names before a colon that open lines within the turns of transcripts, and in how many of these; and the names
+    that open other texts."""
 
     def __init__(self, role_map: Mapping[str, str]) -> None:
         self._mapped, self.transcripts = list(role_map), 0
         self._names: Counter[str] = Counter()
+        self._whole, self._first = 0, Counter[str]()
 
     def add(self, row: Any, conversation: Conversation | None, column: str) -> None:
-        """Count those of a ``row`` whose ``column`` is a transcript."""
+        """Count those of a ``row`` whose ``column`` is a transcript, or the row, where the text is one message."""
         text = row.get(column) if self._mapped and isinstance(row, dict) else None
-        if conversation is None or not isinstance(text, str) or conversation.messages[-1].content == text:
+        if conversation is None or not isinstance(text, str):
+            return
+        if conversation.messages[-1].content == text:
+            if not conversation.unsplit and self._mapped != [column]:  # else another note says so, or it is as asked
+                self._whole += 1
+                name = self._name(first[1]) if (first := _OPENER.match(text.lstrip())) else ""
+                self._first.update([name] if name in self._first or (name and len(self._first) < _MOST) else [])
             return
         self.transcripts += 1
         texts = (message.content for message in conversation.messages)
@@ -54,3 +62,10 @@ class Openers:
         if told := self._told():
             text = f"{FIRST} {listed(name for name, _ in told)} are part of the turn before them"
             findings.notes[f"{text}: data.role_map has no such speaker"] += max(count for _, count in told)
+
+    def note_whole(self, findings: Findings) -> None:
+        """Say how many texts are one message, and who opens them."""
+        if self._whole:
+            names = [name for name, count in self._first.most_common(3) if count * _LEAST >= self._whole]
+            text = "a text is one message: its first line opens with no speaker of data.role_map, spelt so"
+            findings.notes[f"{text}; some open with {listed(names)}" if names else text] += self._whole

@@ -1017,6 +1017,54 @@ def test_who_speaks_within_the_turns_of_transcripts_is_told(tmp_path, line, shar
     assert notes["lines that open with 'Bot' are part of the turn before them: data.role_map has no such speaker"] == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("Visitor: hi\nBot: hello", "Visitor"),
+        ("Customer Bob: hi", "Customer ..."),
+        ("Customer says: hi", "Customer ..."),
+        ("**Customer**: hi", "Customer ..."),
+        ("hello", ""),
+    ],
+)
+def test_texts_that_no_speaker_opens_are_counted(tmp_path, line, name):
+    text = "a text is one message: its first line opens with no speaker of data.role_map, spelt so"
+    note = f"{text}; some open with '{name}'" if name else text
+    settings = DataSettings(
+        columns=ColumnSettings(messages="chat"), role_map={"Customer": "user", "Agent": "assistant"}
+    )
+
+    def counted(*chats):
+        notes = Counter[str]()
+        assert list(stream_conversations(jsonl(tmp_path, *({"chat": chat} for chat in chats)), settings, notes))
+        return sum(times for found, times in notes.items() if found.startswith(text)), notes[note]
+
+    split, opened = "Customer: hi\nAgent: hello", "Chat started\nAgent: hello"
+    assert counted(split, line, line) == (2, 2)
+    assert counted(opened, line) == (1, 1)  # the other has a note of its own
+    assert counted(split, opened) == (0, 0)
+    assert counted(line) == (0, 0)  # as no text is of a speaker
+    assert counted(split, line, [{"role": "user", "content": line}]) == (1, 1)
+    assert counted([{"role": "user", "content": line}], line) == (0, 0)
+    (tmp_path / "one.json").write_text(json.dumps({"chat": line}))
+    notes = Counter[str]()
+    read_conversation(str(tmp_path / "one.json"), settings, notes)
+    assert notes == {note: 1}
+    settings.role_map = {"chat": "user"}
+    assert counted(line) == (0, 0)
+    notes.clear()
+    read_conversation(str(tmp_path / "one.json"), settings, notes)
+    assert notes == {"role 'chat' is read as user": 1}
+
+
+def test_a_file_that_no_speaker_opens_is_told_next_to_one_that_is_split(tmp_path):
+    settings = DataSettings(columns=ColumnSettings(messages="chat"), role_map={"Agent": "assistant"})
+    notes = Counter[str]()
+    for chat in ("Agent: hello", "Bot: hello"):
+        assert list(stream_conversations(jsonl(tmp_path, {"chat": chat}), settings, notes))
+    assert [note for note in notes if "one message" in note and note.endswith("some open with 'Bot'")]
+
+
 def test_who_speaks_is_told_among_thousands_of_other_names(tmp_path, monkeypatch):
     monkeypatch.setattr(openers, "_MOST", 50)
     rows = [f"Customer: hi\nOrder {number} sent: yes\nAgent: sure" for number in range(400)]
