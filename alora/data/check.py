@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
-from alora.data.cells import COLON, STAMP, listed, role_note, usual_role
+from alora.data.cells import COLON, GATHER, STAMP, key_of, listed, role_note, usual_role
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.formats import shortened
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
@@ -18,6 +18,8 @@ RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
 _SPEAKER = re.compile(rf"^[ \t\u200e]*{STAMP}(\w[\w .-]{{0,30}}):(?!//)", re.MULTILINE)
 _BREAK = re.compile(r"<br\s{0,2}/?>|[\r\x0b\x0c\x85\u2028\u2029]", re.IGNORECASE)  # of a line, for some
+_REPLYING = {"assistant", "agent", "bot", "chatbot", "ai", "gpt"}  # names that a form or a passage has hardly
+_COLUMNS = f"{GATHER}, or into one text column, which data.role_map splits"
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]
@@ -49,9 +51,17 @@ def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
 
 
 def check_turns(name: str, rows: Rows) -> list[Finding]:
-    """Most rows are one message that reads as a transcript: an app sends such turns with roles, so in other tokens."""
+    """Most rows are one message that reads as a transcript, or have one in the first of two columns: an app sends such
+    turns with roles, so in other tokens."""
     others = [row for row in rows if not row.conversation.unsplit]  # than those of check_unsplit
-    common = sorted(speaker for speaker, count in _speakers(others).most_common(4) if count > len(rows) / 2)
+    common = _common([row for row in others if row.conversation.by_column], len(rows))
+    if len(common) > 1 and not _REPLYING.isdisjoint(map(key_of, common)):
+        lines = " and ".join(f"'{speaker}:'" for speaker in common)
+        text = (
+            f"most rows have lines of {lines} in the first of two columns, and an app sends turns; if these are turns"
+        )
+        return [Finding(WARNING, "TRANSCRIPT", name, f"{text}, {_COLUMNS}")]
+    common = _common([row for row in others if not row.conversation.by_column], len(rows))
     if len(common) < 2:
         return []
     roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in common)
@@ -65,27 +75,38 @@ def check_turns(name: str, rows: Rows) -> list[Finding]:
 
 def check_unsplit(name: str, rows: Rows) -> list[Finding]:
     """Rows where a speaker of ``data.role_map`` stands within another's message: no share of them is what was meant."""
-    unsplit = [row for row in rows if row.conversation.unsplit]
-    if not unsplit:
-        return []
+    groups = [
+        [row for row in rows if row.conversation.unsplit and row.conversation.by_column == by] for by in (False, True)
+    ]
+    return [_unsplit(name, found, len(rows)) for found in groups if found]
+
+
+def _unsplit(name: str, unsplit: Rows, count: int) -> Finding:
     first, speaker = unsplit[0], unsplit[0].conversation.unsplit[0]
     texts = "\n".join(message.content for message in first.conversation.messages)
     place = re.search(rf"(?<!\w){re.escape(speaker)}(?={COLON})", texts)
     around = texts[: place.end() + 1 if place else 0][-32:]
-    text = (
-        f"{len(unsplit)} of {len(rows)} rows have '{speaker}:' within a message: a text is split where a line opens "
-        "with a speaker of data.role_map, spelt so, a time stamp before it or not, if its first line does; here "
-        f"{shortened(around)} ({first.where}); put line breaks before the speakers, cut what stands there, or name who "
-        "speaks there"
+    rule = (
+        "a text is split where a line opens with a speaker of data.role_map, spelt so, a time stamp before it or not, "
+        "if its first line does"
     )
-    return [Finding(WARNING, "TRANSCRIPT", name, text)]
+    mend = "put line breaks before the speakers, cut what stands there, or name who speaks there"
+    if first.conversation.by_column:
+        rule, mend = "a text next to others of its row is not split by data.role_map", f"if these are turns, {_COLUMNS}"
+    found = f"{len(unsplit)} of {count} rows have '{speaker}:' within a message"
+    text = f"{found}: {rule}; here {shortened(around)} ({first.where}); {mend}"
+    return Finding(WARNING, "TRANSCRIPT", name, text)
+
+
+def _common(rows: Rows, count: int) -> list[str]:
+    return sorted(speaker for speaker, times in _speakers(rows).most_common(4) if times > count / 2)
 
 
 def _speakers(rows: Rows) -> Counter[str]:
-    """In how many rows of one message lines open with each name."""
-    turns = [[message for message in row.conversation.messages if message.role != "system"] for row in rows]
-    single = [messages for messages in turns if len(messages) == 1]
-    texts = (_BREAK.sub("\n", message.content) for (message,) in single)
+    """In how many rows of one message, or of two that are columns, lines of the first open with each name."""
+    turns = [(row, [message for message in row.conversation.messages if message.role != "system"]) for row in rows]
+    first = [messages[0] for row, messages in turns if 0 < len(messages) <= 1 + row.conversation.by_column]
+    texts = (_BREAK.sub("\n", message.content) for message in first)
     return Counter(name for text in texts for name in dict.fromkeys(_SPEAKER.findall(text)))
 
 
@@ -97,7 +118,8 @@ def check_roles(role_map: Mapping[str, str], rows: Rows, notes: Iterable[str]) -
         return []
     roles = {message.role for row in rows for message in row.conversation.messages}
     found = [f"roles {', '.join(sorted(roles))}", *sorted(note for note in known if note.startswith("role "))]
-    if speakers := [name for name, _ in _speakers(rows).most_common(4)]:
+    may_split = [row for row in rows if not row.conversation.by_column]
+    if speakers := [name for name, _ in _speakers(may_split).most_common(4)]:
         found.append(f"texts with lines of {listed(speakers)}, which are turns only if the first line is of role_map")
     unsplit = {name for row in rows for name in row.conversation.unsplit}
     if spelt := [name for name in unused if name in unsplit]:

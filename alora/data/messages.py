@@ -56,12 +56,14 @@ class Message:
 class Conversation:
     """Messages in order. ``id`` is the row's own, or where it stands (``train.jsonl:17``).
 
-    ``unsplit`` are speakers of ``data.role_map`` whose turns are within other messages of a transcript.
+    ``unsplit`` are speakers of ``data.role_map`` whose turns are within other messages of a transcript; ``by_column``
+    says that each message is a column's text, which no speaker splits.
     """
 
     id: str
     messages: Sequence[Message]
     unsplit: Sequence[str] = field(default=(), compare=False, repr=False)  # no part of what a digest is of
+    by_column: bool = field(default=False, compare=False, repr=False)
 
     @property
     def transcript(self) -> str:
@@ -121,7 +123,7 @@ def conversation_of(row: Any, where: str, settings: DataSettings, findings: Find
         speaking |= dict.fromkeys(it for m in complete for it in unsplit_speakers(m.content, speakers))
         findings.notes.update([STAYS_ONE if whole else STAYS_WITHIN] * bool(speaking))
     complete = reader.system_first(row, complete)
-    return Conversation(where if name is None else str(name), complete, tuple(speaking))
+    return Conversation(where if name is None else str(name), complete, tuple(speaking), columns.messages not in row)
 
 
 class _Reader:

@@ -97,6 +97,19 @@ def test_transcripts_in_one_message_are_doubtful(tmp_path, base, capsys):
     assert capsys.readouterr().out.count("[TRANSCRIPT]") == 1
 
 
+def test_transcripts_in_a_prompt_next_to_its_response_are_doubtful(tmp_path, base, capsys):
+    texts = [(one["messages"][0]["content"], one["label"]) for one in rows()]
+    chats = [
+        {"prompt": f"Human: hi\n\nAssistant: yes?\n\nHuman: {text}", "response": "No", "label": label}
+        for text, label in texts
+    ]
+    train = write(tmp_path, "train.jsonl", chats)
+    for roles, times in (({}, 1), ({"Human": "user", "Assistant": "assistant"}, 2)):
+        run(recipe(base, DataSettings(train=train, validation=train, role_map=roles)))
+        lines = [line for line in capsys.readouterr().out.splitlines() if "[TRANSCRIPT]" in line]
+        assert ["gather a conversation's turns into messages" in line for line in lines] == [True] * times
+
+
 def test_transcripts_that_role_map_does_not_split_are_doubtful_in_every_split(tmp_path, base, capsys):
     def chats(opening, every, word):
         given = [item["messages"][0]["content"] for item in rows(word=word)]

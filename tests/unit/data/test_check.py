@@ -2,7 +2,7 @@
 
 import pytest
 
-from alora.data.check import ERROR, WARNING, check_balance, check_duplicates, check_turns
+from alora.data.check import ERROR, WARNING, check_balance, check_duplicates, check_turns, check_unsplit
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.policy import Policy
 
@@ -105,3 +105,30 @@ def test_rows_that_read_as_transcripts_are_doubtful():
     turns = LabelledConversation(Conversation("t", (Message("user", "Agent: a\nCustomer: b"),) * 2))
     for rows in ([], [turns], [row("Re: a"), row("b: c")], [*chats, *[row("hello")] * 3]):
         assert check_turns("train", rows) == []
+
+
+def test_transcripts_in_the_first_of_two_columns_are_doubtful_and_no_role_map_is_offered():
+    def columns(asked, unsplit=(), system=()):
+        messages = (*system, Message("user", asked), Message("assistant", "Yes"))
+        return LabelledConversation(Conversation("c", messages, unsplit, by_column=True), where="f:1")
+
+    chat, system = "Human: hello\n\nAssistant: hi\n\nHuman: now?", (Message("system", "Be kind"),)
+    (finding,) = check_turns("train", [columns(chat), columns(chat, system=system), row("hello")])
+    assert (finding.code, finding.where) == ("TRANSCRIPT", "train")
+    assert "lines of 'Assistant:' and 'Human:' in the first of two columns" in finding.problem
+    assert "gather a conversation's turns into messages, or into one text column" in finding.problem
+    assert "data.role_map={" not in finding.problem
+    form = "Context: a\nUser: b\nQuestion: c"
+    for rows in (
+        [columns(form)],
+        [columns("hello")],
+        [columns(chat), *[columns("hello")] * 2],
+        [columns(chat, ("A",))],
+    ):
+        assert check_turns("train", rows) == []
+    other = LabelledConversation(Conversation("o", (Message("user", chat),), ("Human",)))
+    one, two = check_unsplit("train", [other, columns(chat, ("Assistant",))])
+    assert "put line breaks before" in one.problem
+    assert two.problem.startswith("1 of 2 rows have 'Assistant:' within a message: a text next to others of its row is")
+    assert "gather a conversation's turns into messages, or into one text column" in two.problem
+    assert "put line breaks" not in two.problem
