@@ -19,7 +19,7 @@ from alora.data.columns import (
     written_by_alora,
 )
 from alora.data.formats import CUT_SHORT, parse_json, shortened
-from alora.data.labels import as_text, plain, row_labels
+from alora.data.labels import as_text, plain, refuse_nobodys, row_labels
 from alora.data.messages import Conversation, Message, ToolCall, conversation_of
 from alora.data.openers import Openers
 from alora.data.sources import Source
@@ -78,7 +78,8 @@ def read_multilabelled(
     """Every row of ``source`` with its labels for ``policies``; a row's ``labels`` lack the policies that it has no
     label for.
 
-    The ``label`` of a row is of the policy that its ``policy`` names; where it names none, of the only policy.
+    The ``label`` of a row is of the policy that its ``policy`` names; where it names none, and no row of its file
+    another, of the only policy.
 
     Args:
         own: per policy id, where to gather problems of its labels alone; without it they count against the source.
@@ -269,6 +270,7 @@ def _labelled_rows(
 ) -> Iterator[LabelledConversation]:
     """The rows of the ``number``-th source, valid while ``findings`` is empty; ``ids_seen`` has the ids of all sources,
     ``spool`` the messages."""
+    whose: dict[str, list[str]] = {}
     own_words = {label for policy in policies for label in policy.labels}
     for where, value, known, conversation in _conversations(source, settings, findings):
         if conversation is None and known.skip_empty:
@@ -277,7 +279,7 @@ def _labelled_rows(
         if known.label_map and of_alora and written_by_alora(value):  # in the policy's words, maybe the data's, too
             kept = {word: label for word, label in known.label_map.items() if word not in own_words}
             known = replace(known, label_map=kept)
-        labels = row_labels(value, where, known, policies, findings, own) if isinstance(value, dict) else {}
+        labels = row_labels(value, where, known, policies, findings, own, whose) if isinstance(value, dict) else {}
         if conversation is not None and conversation.id != where:
             if conversation.id in ids_seen:
                 twice = f"id {shortened(conversation.id)} is also at {ids_seen[conversation.id]}"
@@ -286,6 +288,7 @@ def _labelled_rows(
         group = _group(value, where, known.columns.group, findings)
         if conversation is not None:
             yield LabelledConversation(_spooled(conversation, spool), labels, where, group, number)
+    refuse_nobodys(whose, policies, findings)
 
 
 def _spooled(conversation: Conversation, spool: Spool) -> Conversation:

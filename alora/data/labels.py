@@ -24,8 +24,10 @@ def row_labels(
     policies: Sequence[Policy],
     findings: Findings,
     own: Mapping[str, Findings],
+    whose: dict[str, list[str]],
 ) -> dict[str, str]:
-    """A row's label for each of ``policies`` that it has; ``own`` gathers problems of one policy's labels alone."""
+    """A row's label for each of ``policies`` that it has; ``own`` gathers problems of one policy's labels alone, and
+    ``whose`` where the rows stand whose one label is of a policy, by the name that they give; "": none."""
     columns = settings.columns
     of_each = POLICY_PLACE in columns.label
     many = None if of_each or named_alone(columns) else unpacked(row.get(columns.labels))
@@ -44,7 +46,7 @@ def row_labels(
         pairs = [(policy, many[policy.id]) for policy in policies if many.get(policy.id) is not None]
         _note_lost(row, many, policies, columns, findings)
     else:
-        policy = _own_policy(row, where, columns, policies, findings)
+        policy = _own_policy(row, where, columns, policies, findings, whose)
         pairs = [] if policy is None else [(policy, row.get(columns.label))]
     labels_found = {
         policy.id: _label(value, where, policy, settings, own.get(policy.id, findings)) for policy, value in pairs
@@ -125,34 +127,61 @@ def _note_lost(
 
 
 def _named_policy(row: dict[str, Any], columns: ColumnSettings) -> Any:
-    """What a row's ``policy`` says, in any capitals, if it is not named as another column."""
-    if "policy" in row and columns.label != "policy":
-        return row["policy"]
-    others = (name for name in row if isinstance(name, str) and key_of(name) == "policy")
-    return next((row[name] for name in others if name not in named_columns(columns)), None)
+    """What a row's ``policy`` says, in any capitals, if it is not named as another column; None where nothing is in
+    it."""
+    known = named_columns(columns)
+    names = [name for name in row if isinstance(name, str) and key_of(name) == "policy" and name not in known]
+    value = as_text(row["policy" if "policy" in names else names[0]]) if names else None
+    nothing = value != value or (isinstance(value, str) and not value.strip())  # NaN
+    return None if nothing else value
 
 
 def _is_of(policy: Policy, named: Any, policies: Sequence[Policy]) -> bool:
     """Whether a row's one label is of ``policy``, by the policy that it ``named``, if any."""
-    return named == policy.id or (len(policies) == 1 and not isinstance(named, str))
+    return named == policy.id or (len(policies) == 1 and named is None)
 
 
 def _own_policy(
-    row: dict[str, Any], where: str, columns: ColumnSettings, policies: Sequence[Policy], findings: Findings
+    row: dict[str, Any],
+    where: str,
+    columns: ColumnSettings,
+    policies: Sequence[Policy],
+    findings: Findings,
+    whose: dict[str, list[str]],
 ) -> Policy | None:
     """The policy of the row's one label: the one that the row names, or the only policy where it names none."""
     named = _named_policy(row, columns)
+    if isinstance(named, str | None):
+        whose.setdefault(named or "", []).append(where)
     for policy in policies:
         if _is_of(policy, named, policies):
             return policy
     known = ", ".join(policy.id for policy in policies)
-    if len(policies) == 1:
+    if len(policies) == 1 and isinstance(named, str):
         findings.notes[f"a row whose 'policy' is another than {known} is left out"] += 1
         return None
     text = f"'policy' is {kind(named)}; a row with one label names one of {known}"
     mend = f"policies=[ID] reads the file for one policy, and a file for each is FILE.{POLICY_PLACE}.csv"
+    mend = f"write it there, or rename that column if it is something else; where no row names one, {mend}"
     findings.add("POLICY_UNKNOWN", where, f"{text}; {mend}")
     return None
+
+
+def refuse_nobodys(whose: Mapping[str, Sequence[str]], policies: Sequence[Policy], findings: Findings) -> None:
+    """Findings on the rows of a file that name no policy, where others name another than the only one of ``policies``;
+    a note where all that name one name this."""
+    nobodys, named = whose.get("", ()), sorted(whose.keys() - {""})
+    if len(policies) > 1 or not nobodys or not named:
+        return
+    if named == [policies[0].id]:
+        findings.notes[f"a row that names no policy is read as one of {policies[0].id}, which others name"] += len(
+            nobodys
+        )
+        return
+    text = f"the row names no policy, and others of the file do ({listed(named)})"
+    for where in nobodys:
+        mend = "fill in 'policy', or rename that column if it is something else"
+        findings.add("POLICY_UNKNOWN", where, f"{text}; {mend}")
 
 
 def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findings: Findings) -> str | None:

@@ -445,15 +445,50 @@ def test_many_policies_share_a_file(tmp_path):
 
 def test_a_row_that_names_another_policy_is_no_row_of_the_only_one(tmp_path):
     """One policy of a file of several is trained, by a sweep say."""
-    rows = (row("mine", policy="p"), row("theirs", policy="q"), row("nobody's"), row("nobody's", policy=None))
-    path, findings = jsonl(tmp_path, *rows), Findings()
+    path, findings = jsonl(tmp_path, row("mine", policy="p"), row("theirs", policy="q")), Findings()
     found = read_labelled(path, DataSettings(), POLICY, findings)
-    assert [item.where.partition(":")[2] for item in found] == ["1", "3", "4"]
+    assert [item.where.partition(":")[2] for item in found] == ["1"]
     assert findings.notes == {"a row whose 'policy' is another than p is left out": 1}
     with pytest.raises(
         DataError, match=r"none of its 1 rows is labelled for policy 'p' .*rename a column of these names"
     ):
         read(jsonl(tmp_path, row(policy="q")))
+
+
+NOBODYS = (row(), row(policy=None), row(policy=""), row(policy=" "), row(policy=float("nan")))
+
+
+def test_rows_that_name_no_policy_are_nobody_s_where_others_name_another(tmp_path):
+    path, findings = jsonl(tmp_path, *NOBODYS, row("theirs", policy="q"), row("mine", policy="p")), Findings()
+    with pytest.raises(DataError) as caught:
+        read(path)
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.count, finding.where) == ("POLICY_UNKNOWN", 5, "train.jsonl:1")
+    assert finding.problem.startswith("the row names no policy, and others of the file do ('p', 'q'); fill in 'policy'")
+    with pytest.raises(DataError, match=r"where no row names one, policies=\[ID\] reads the file") as caught:
+        read_multilabelled(path, DataSettings(), [POLICY, OTHER])
+    assert [finding.count for finding in caught.value.findings] == [5]
+    mine = jsonl(tmp_path, *NOBODYS, row("mine", policy="p"), name="mine.jsonl")
+    assert len(read_labelled([mine, jsonl(tmp_path, *NOBODYS)], DataSettings(), POLICY, findings)) == 11
+    assert findings.notes == {"a row that names no policy is read as one of p, which others name": 5}
+
+
+@pytest.mark.parametrize("named", [["p"], ["q"], [], {"id": "q"}, {}])
+def test_a_policy_that_is_no_text_is_not_the_only_one(tmp_path, named):
+    with pytest.raises(DataError, match=r"'policy' is (list|dict) .* names one of p; write it there.*POLICY_UNKNOWN"):
+        read(jsonl(tmp_path, row("mine", policy="p"), row(policy=named)))
+
+
+def test_a_policy_that_is_a_number_is_named_by_it(tmp_path):
+    path = jsonl(tmp_path, row(policy=7), row(policy=7.0), row(policy=8))
+    assert len(read_labelled(path, DataSettings(), Policy("7", "T", "R"))) == 2
+
+
+@pytest.mark.parametrize("name", ["policy", "Policy"])
+@pytest.mark.parametrize("setting", ["id", "group"])
+def test_a_policy_column_that_is_named_as_another_names_no_policy(tmp_path, name, setting):
+    path = jsonl(tmp_path, row(**{name: "a-17"}), row(**{name: "a-18"}))
+    assert len(read(path, columns=ColumnSettings(**{setting: name}))) == 2
 
 
 def test_a_table_with_a_column_for_each_policy(tmp_path):
