@@ -46,9 +46,7 @@ def find_columns(columns: ColumnSettings, rows: Iterable[Mapping[str, Any]], fin
     usual, changes = ColumnSettings(), dict[str, str]()
     for key in ("messages", "label", "labels", "id"):
         named = getattr(columns, key)
-        if POLICY_PLACE in named or any(
-            row.keys() >= set(named.split(",")) for row in rows
-        ):  # a column for each policy
+        if POLICY_PLACE in named or any(row.keys() >= set(named.split(",")) for row in rows):  # one for each policy
             continue
         forms = [named]
         if key == "messages" and named == usual.messages:  # a text under a list's name may be an id, so it comes last
@@ -139,8 +137,8 @@ def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, fin
 
 
 def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, looked_at: set[str]) -> None:
-    """A note on what may be a turn and is not read: next to texts any other, next to a list those with such a name.
-    Each column is ``looked_at`` once, in a row where it holds no number, which is no turn."""
+    """A note on what may be a turn and is not read: next to texts any other, be it a list of turns, next to a list
+    those with such a name. Each column is ``looked_at`` once, in a row where it holds no number, which is no turn."""
     fresh = {name for name in row if name not in looked_at and not isinstance(row[name], int | float)}
     if not fresh:
         return
@@ -153,12 +151,19 @@ def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findi
             continue
         if words & _WORDS and words.isdisjoint(("id", "label")):
             by_name.append(name)
-        elif plain and isinstance(row[name], str | None):
+        elif plain and _may_be_turns(row[name]):
             others.append(name)
     if left := by_name + others:
         are = "are" if len(left) > 1 else "is"
         more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
         findings.notes[f"{listed(left)}{more} {are} not read: data.columns.messages names no such turn"] = 1
+
+
+def _may_be_turns(cell: Any) -> bool:
+    """Whether it is a text, or a list of texts, of objects or of lists of these, be it empty; numbers are no turns."""
+    first = next(iter(cell), None) if isinstance(cell, list) else None
+    first = next(iter(first), None) if isinstance(first, list) else first
+    return isinstance(cell, str | list | None) and isinstance(first, str | dict | None)
 
 
 def written_by_alora(row: Any) -> str | None:

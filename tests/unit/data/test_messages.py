@@ -226,6 +226,8 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
         ({"Context": "Docs.", "id": "1"}, "'Context' is not read"),
         ({"input": "", "history": [["a", "b"]]}, "'input', 'history' are not read"),
         ({"Chat_History": "So?", "history_id": 3, "choices": [{}]}, "'Chat_History', 'choices' are not read"),
+        ({"previous_turns": TURNS, "scores": [0.5, 1], "spans": [[0, 4]], "meta": {}}, "'previous_turns' is not read"),
+        ({"thread": ["Hi"], "pairs": [["Hi", "Ho"]]}, "'thread', 'pairs' are not read"),
     ):
         _, findings = read(texts | more)
         assert list(findings.notes) == [f"{read_from}question,answer", *([rest + no_turn] if rest else [])]
@@ -345,7 +347,16 @@ def test_a_column_is_noted_once_however_many_rows_have_others(tmp_path):
     assert [note for note in notes if "not read" in note] == told
 
 
-def test_a_column_whose_first_row_holds_a_number_is_told_once_it_holds_a_text(tmp_path):
+@pytest.mark.parametrize(("nothing", "later"), [(math.nan, "c"), ([], TURNS)])
+def test_a_column_whose_first_row_holds_a_number_or_nothing_is_told_once_it_holds_a_turn(tmp_path, nothing, later):
+    path, notes = tmp_path / "rows.jsonl", Counter[str]()
+    rows = [{"text": "a", "old": nothing}, {"text": "b", "old": later}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len([row for _, row in stream_conversations(str(path), None, notes)]) == 2
+    assert notes["'old' is not read: data.columns.messages names no such turn"] == 1
+
+
+def test_a_column_of_several_kinds_is_told_once(tmp_path):
     path, notes = tmp_path / "rows.jsonl", Counter[str]()
     rows = [{"text": "a", "context": math.nan}, {"text": "b", "context": "c"}, {"text": "c", "context": "d", "x": 1}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
