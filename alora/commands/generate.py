@@ -36,7 +36,7 @@ from alora.policy import Policy, load_policies
 from alora.reading import lone_surrogate, printable, read_json, read_yaml, require_plain, sha256_of
 from alora.typed import typed
 
-_MARK = "generated.json"
+_MARK, _DROPPED = "generated.json", "dropped.jsonl"
 
 
 @dataclass(frozen=True)
@@ -239,12 +239,12 @@ def _claim(folder: Path, policy: Policy) -> None:
             raise ConfigError(f"{mark} is not alora's: {error}; give another output=") from error
         if found.generated_for != policy.as_dict():
             raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")
-        for name in ("train.jsonl", "validation.jsonl"):
+        for name in ("train.jsonl", "validation.jsonl", *found.wrote.keys() & {_DROPPED}):  # an older mark lacks it
             file = folder / name
             if file.exists() and sha256_of(file) not in found.wrote.get(name, ()):
+                train = "" if name == _DROPPED else f"train on it ({_as_data(folder)}), or "
                 raise ConfigError(
-                    f"{file} was edited since it was written, and would be written over; train on it "
-                    f"({_as_data(folder)}), or move it away"
+                    f"{file} was edited since it was written, and would be written over; {train}move it away"
                 )
     elif folder.exists() and any(item.name != "dimensions.yaml" and not is_part(item) for item in folder.iterdir()):
         raise ConfigError(f"{folder} is not a folder of alora generate and is not empty; give another output=")
@@ -281,11 +281,12 @@ def _write(folder: Path, quality: Quality, spent: dict[str, Any]) -> None:
     dropped = [case.as_row(policy) | {"reason": quality.dropped[case.conversation.id]}
                for case in quality.cases if case.conversation.id in quality.dropped]  # fmt: skip
     texts = {f"{split}.jsonl": _lines(case.as_row(policy) for case in cases) for split, cases in quality.kept.items()}
+    texts[_DROPPED] = _lines(dropped)
     wrote = {name: [hashlib.sha256(text.encode()).hexdigest()] for name, text in texts.items()}
     for name in texts:
         wrote[name] += [sha256_of(folder / name)] if (folder / name).exists() else []
     write_json(folder / _MARK, asdict(_Mark(policy.as_dict(), wrote)))
-    for name, text in (texts | {"dropped.jsonl": _lines(dropped)}).items():
+    for name, text in texts.items():
         write_text(folder / name, text)
     write_json(folder / "report.json", quality.as_dict() | spent)
     write_text(folder / "report.md", markdown(quality, spent))

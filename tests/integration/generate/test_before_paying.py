@@ -140,6 +140,23 @@ def test_rows_that_were_edited_are_not_written_over(folder, capsys):
     assert (folder / "out/train.jsonl").read_text() == edited
 
 
+def test_dropped_rows_that_were_edited_are_not_written_over(folder, capsys):
+    assert generate(honest, pairs=2)[0] == 0
+    mark = json.loads((folder / "out/generated.json").read_text())
+    del mark["wrote"]["dropped.jsonl"]
+    (folder / "out/generated.json").write_text(json.dumps(mark))  # as an older alora wrote it
+    (folder / "out/dropped.jsonl").write_text("{}\n")
+    for _ in range(2):
+        assert generate(honest, pairs=2) == (0, 0)
+    (folder / "out/dropped.jsonl").write_text('{"kept": "by hand"}\n')
+    assert generate(honest, pairs=2) == (2, 0)
+    said = capsys.readouterr().err
+    assert "out/dropped.jsonl was edited since it was written, and would be written over; move it away" in said
+    assert (folder / "out/dropped.jsonl").read_text() == '{"kept": "by hand"}\n'
+    (folder / "out/dropped.jsonl").unlink()
+    assert generate(honest, pairs=2) == (0, 0)
+
+
 def test_a_missing_judge_is_named(capsys):
     def one_of_two(number, body):
         return 404 if body["model"] == "b" else honest(number, body)
