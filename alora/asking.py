@@ -4,6 +4,8 @@ clients of a server share.
 Imports no torch.
 """
 
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
@@ -21,6 +23,7 @@ from alora.verdict import Verdicts, make_verdict
 Messages = Conversation | LabelledConversation | Sequence[Mapping[str, Any]] | Mapping[str, Any]
 Artifact = str | Path | Sequence[str | Path]
 Base = str | Path | BaseSettings | None
+_NO_TURNS = "role ", "label ", "labels ", "id "  # begin notes on another spelling, by which no turn is lost
 
 
 class Policies(Generic[Read]):
@@ -65,7 +68,8 @@ class Policies(Generic[Read]):
 
 
 def conversation_in(messages: Messages, where: str) -> Conversation:
-    """The conversation that a caller means by ``messages``; ``where`` names it in errors.
+    """The conversation that a caller means by ``messages``; ``where`` names it in errors. A warning says which turns of
+    a dictionary are not read, or read from another key than ``messages``.
 
     Raises:
         DataError: it is none.
@@ -76,7 +80,12 @@ def conversation_in(messages: Messages, where: str) -> Conversation:
         return messages
     if isinstance(messages, str) or not isinstance(messages, Iterable):
         raise DataError(f'{where} is {kind(messages)}; give a list of {{"role": ..., "content": ...}}')
-    return parse_conversation(messages if isinstance(messages, Mapping) else {"messages": list(messages)}, where)
+    row, notes = messages if isinstance(messages, Mapping) else {"messages": list(messages)}, Counter[str]()
+    conversation = parse_conversation(row, where, notes=notes)
+    if said := [note for note in notes if not note.startswith(_NO_TURNS)]:
+        text = f"{'; '.join(said)}; give a list of messages, with every turn in it"
+        warnings.warn(text, stacklevel=3)  # no row's number, so that a warning of many rows is shown once
+    return conversation
 
 
 def require_known(errors: str) -> None:

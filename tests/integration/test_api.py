@@ -129,6 +129,28 @@ def test_what_is_wrong_is_said(battery):
         _ = alora.guard_everything
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"messages": TALK, "response": "Ho"}, "'response' is not read: .*; give a list of messages, with every turn"),
+        ({"text": "User: hi\nAssistant: ho"}, "messages are read from data.columns.messages=text; give a list"),
+        ({"prompt": "Hi", "response": "Ho", "thread": TALK}, "'thread' is not read"),
+    ],
+)
+def test_what_is_read_otherwise_than_it_may_be_meant_is_a_warning(battery, given, said):
+    with pytest.warns(UserWarning, match=said) as caught:
+        battery.score(given)
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match=said):
+        assert len(list(battery.score_many([TALK, given]))) == 2
+
+
+def test_known_keys_and_names_of_roles_are_no_warning(battery):
+    talk = [{"role": "developer", "content": "Be kind."}, {"role": "human", "content": "Hi"}]
+    for given in (talk, {"ID": 7, "messages": talk, "Label": "ok", "customer": "a", "topic": "b"}):
+        battery.score(given)
+
+
 def test_train_is_the_command_line_and_what_it_returns_loads(tmp_path, capsys):
     overrides = dict(item.split("=", 1) for item in toy_overrides(tmp_path, tmp_path / "run"))
     rows = Path(overrides["data.train"])
