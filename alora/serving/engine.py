@@ -65,6 +65,7 @@ class Engine:
         MissingDependency: vLLM is not installed.
         CheckFailed: the plugin is not active, so an aLoRA would not be served as one.
         AdapterError: a rank that vLLM does not serve.
+        BaseError: vLLM does not run the base.
     """
 
     def __init__(
@@ -99,7 +100,11 @@ class Engine:
             "disable_log_stats": True,
             "seed": 0,
         }
-        self.llm: Any = names.vllm.LLM(model=base, **ours | options)
+        try:
+            self.llm: Any = names.vllm.LLM(model=base, **ours | options)
+        except (AssertionError, NotImplementedError, ValueError) as error:
+            why = " ".join(str(error).split())[:400]
+            raise BaseError(f"vLLM does not run {base}: {why}") from error
 
     @classmethod
     def of(cls, bundles: Sequence[Bundle], base: LoadedBase, location: str) -> Self:

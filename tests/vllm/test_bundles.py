@@ -82,6 +82,21 @@ def test_an_engine_takes_the_longest_prompt_of_its_bundles(monkeypatch):
         assert asked["max_model_len"] - wanted in (0, len(bundle.suffix.token_ids))
 
 
+@pytest.mark.parametrize("error", [AssertionError, NotImplementedError, ValueError])
+def test_a_base_that_vllm_does_not_run_is_told_in_its_words(monkeypatch, error):
+    """A Qwen3 that slides its window in some layers alone is an assertion in vLLM 0.32."""
+
+    def refuses(**_):
+        raise error("Sliding window for some\n but all layers is not supported")
+
+    monkeypatch.setattr(vllm_here, "vllm_api", lambda: SimpleNamespace(vllm=SimpleNamespace(LLM=refuses)))
+    bundle = load_bundle(store.battery() / store.POLICIES[0].id)
+    with pytest.raises(
+        BaseError, match=r"vLLM does not run .*: Sliding window for some but all layers is not supported"
+    ):
+        Engine.of([bundle], store.base(), str(store.base_folder()))
+
+
 def test_a_partly_absent_adapter_fails_in_vllm_too(tmp_path):
     """Layer 0 alone changes every block behind the activation."""
     bundle = load_bundle(store.battery() / store.POLICIES[1].id)
