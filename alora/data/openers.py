@@ -49,7 +49,8 @@ class Openers:
         for name in self._mapped:
             if opener.startswith(name) and opener[len(name) :].strip() and not opener[len(name)].isalnum():
                 return f"{name} ..."
-        return _LAST.sub("", opener) if len(opener.split()) <= _WORDS else ""
+        stripped = _LAST.sub("", opener) if len(opener.split()) <= _WORDS else ""
+        return f"{stripped} ..." if stripped in self._mapped else stripped
 
     def _told(self) -> list[tuple[str, int]]:
         """Those that are frequent, have the name of a speaker, or begin with one of the map: these first."""

@@ -62,14 +62,21 @@ def carry(lora_request: Any, record: AdapterRecord, activation_index: int) -> Ca
     )
 
 
-def _require_layers(name: str, loras: dict[str, Any], base: dict[str, tuple[int | None, int | None]]) -> None:
-    """AdapterError for a layer that the base lacks, which vLLM passes over, or one of another width, of whose slot it
-    leaves the rest zero. Beside layers of the text's, those of a part that vLLM never adapts, as of images, may be."""
-    kinds = {_NUMBER.sub("0", layer) for layer in base}
-    lost = [layer for layer in loras if layer not in base]
+def _require_layers(name: str, loras: dict[str, Any], manager: Any) -> None:
+    """AdapterError for a layer that the base lacks or that is left out by ``lora_target_modules``, which vLLM passes
+    over, or one of another width, of whose slot it leaves the rest zero. Beside layers of the text's, those of a part
+    that vLLM never adapts, as of images, may be."""
+    base, only = compat.layer_widths(manager), compat.adapted_alone(manager)
+    lost = [layer for layer in loras if layer not in base] if compat.has_all_layers() else []
+    if lost and only:
+        raise AdapterError(
+            f"aLoRA adapter {name!r} has a layer {lost[0]}, and this vLLM adapts {', '.join(only)} alone; start it "
+            "without lora_target_modules"
+        )
     if len(lost) < len(loras):
+        kinds = {_NUMBER.sub("0", layer) for layer in base}
         lost = [layer for layer in lost if _NUMBER.sub("0", layer) in kinds]
-    if lost and compat.has_all_layers():
+    if lost:
         raise AdapterError(
             f"aLoRA adapter {name!r} does not fit this base, which has no layer {lost[0]}; train it on this base"
         )
@@ -92,7 +99,7 @@ def load_patch(original: Callable[..., Any]) -> Callable[..., Any]:
     def load(manager: Any, lora_request: Any) -> Any:
         loaded = original(manager, lora_request)
         if claims_alora(lora_request.lora_path):
-            _require_layers(lora_request.lora_name, loaded.loras, compat.layer_widths(manager))
+            _require_layers(lora_request.lora_name, loaded.loras, manager)
         return loaded
 
     @functools.wraps(original)

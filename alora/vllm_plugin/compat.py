@@ -273,6 +273,11 @@ def layer_widths(worker_manager: Any) -> dict[str, tuple[int | None, int | None]
     return found
 
 
+def adapted_alone(worker_manager: Any) -> list[str] | None:
+    """``lora_target_modules`` of this vLLM, beside which it adapts no layer; None: it adapts all."""
+    return getattr(worker_manager.lora_config, "target_modules", None)
+
+
 def has_all_layers() -> bool:
     """Whether this worker's base has every layer: a stage of a pipeline has some."""
     return _late("vllm.distributed", "get_pp_group")().world_size == 1

@@ -415,14 +415,16 @@ def test_layers_of_a_part_that_vllm_never_adapts_are_passed_over(monkeypatch):
     base = {f"model.layers.{n}.q_proj": (4, 4) for n in range(2)} | {"lm_head": (None, None)}
     one = SimpleNamespace(lora_a=torch.ones(2, 4), lora_b=torch.ones(4, 2))
     loras = {"model.layers.1.q_proj": one, "visual.blocks.7.q_proj": one}
+    manager = SimpleNamespace(lora_config=SimpleNamespace(target_modules=None))
+    monkeypatch.setattr(compat, "layer_widths", lambda _: base)
     monkeypatch.setattr(compat, "has_all_layers", lambda: True)
-    carried_request._require_layers("red", loras, base)
-    carried_request._require_layers("red", {"lm_head": one}, base)
+    carried_request._require_layers("red", loras, manager)
+    carried_request._require_layers("red", {"lm_head": one}, manager)
     for lost in ({**loras, "model.layers.2.q_proj": one}, {"visual.blocks.7.q_proj": one}):
         with pytest.raises(AdapterError, match="has no layer"):
-            carried_request._require_layers("red", lost, base)
+            carried_request._require_layers("red", lost, manager)
     monkeypatch.setattr(compat, "has_all_layers", lambda: False)
-    carried_request._require_layers("red", {**loras, "model.layers.2.q_proj": one}, base)
+    carried_request._require_layers("red", {**loras, "model.layers.2.q_proj": one}, manager)
 
 
 @pytest.mark.parametrize(("name", "shape"), [(A, (8, 32)), (B, (64, 8)), (A, (8, 65))])

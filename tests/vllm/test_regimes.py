@@ -8,7 +8,7 @@ import pytest
 from alora.errors import AdapterError
 from tests.vllm import toys as store
 from tests.vllm.toy_engine import ToyEngine, lora_request
-from tests.vllm.toy_models import ToyAdapter
+from tests.vllm.toy_models import ToyAdapter, write_adapter
 from tests.vllm.toys import INVOCATION, filler, prompt
 
 TOLERANCE = 1e-4
@@ -123,3 +123,15 @@ def test_many_tokens_sampled_at_once_from_one_prompt(engine, toys, reference):
     )
     wanted = reference.greedy(ids, toys["linear"], 8)
     assert [list(completion.token_ids) for completion in output.outputs] == [wanted] * 3
+
+
+def test_an_alora_of_layers_that_vllm_is_told_to_leave_out_is_refused(engine, toys, tmp_path):
+    """It would answer with a part of itself."""
+    limited, ids = ToyEngine(store.toys("qwen3").base, lora_target_modules=["q_proj", "v_proj"]), prompt(40)
+    for name in ("linear", "attention"):
+        with pytest.raises(AdapterError, match="this vLLM adapts q_proj, v_proj alone; start it without"):
+            limited.ask_one(ids, toys[name])
+    some = write_adapter(tmp_path / "some", toys.base, INVOCATION, seed=5, targets=["q_proj", "v_proj"])
+    adapter = ToyAdapter("some", 90, some, INVOCATION)
+    wanted = engine.ask_one(ids, adapter).logprobs_V
+    assert distance(limited.ask_one(ids, adapter), wanted) < TOLERANCE < distance(limited.ask_one(ids), wanted)
