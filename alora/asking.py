@@ -23,7 +23,7 @@ from alora.verdict import Verdicts, make_verdict
 Messages = Conversation | LabelledConversation | Sequence[Mapping[str, Any]] | Mapping[str, Any]
 Artifact = str | Path | Sequence[str | Path]
 Base = str | Path | BaseSettings | None
-_NO_TURNS = "role ", "label ", "labels ", "id "  # begin notes on another spelling, by which no turn is lost
+_NO_TURNS = "role ", "label ", "labels ", "id ", "'system' is read as "  # begin notes by which no turn is lost
 
 
 class Policies(Generic[Read]):

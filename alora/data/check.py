@@ -3,9 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 
-from alora.data.cells import COLON, GATHER, STAMP, key_of, listed, role_note, usual_role
+from alora.data.cells import COLON, GATHER, STAMP, listed, role_note, usual_role, words_of
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.formats import shortened
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
@@ -18,8 +18,9 @@ RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
 _SPEAKER = re.compile(rf"^[ \t\u200e]*{STAMP}(\w[\w .-]{{0,30}}):(?!//)", re.MULTILINE)
 _BREAK = re.compile(r"<br\s{0,2}/?>|[\r\x0b\x0c\x85\u2028\u2029]", re.IGNORECASE)  # of a line, for some
-_REPLYING = {"assistant", "agent", "bot", "chatbot", "ai", "gpt"}  # names that a form or a passage has hardly
-_COLUMNS = f"{GATHER}, or into one text column, which data.role_map splits"
+# Words of names that a form or a passage has hardly.
+_REPLYING = {"assistant", "agent", "bot", "chatbot", "ai", "gpt", "support", "operator", "rep", "advisor"}
+_COLUMNS = f"{GATHER}, or into one text where a line with its speaker opens every turn, for data.role_map to split"
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]
@@ -51,15 +52,13 @@ def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
 
 
 def check_turns(name: str, rows: Rows) -> list[Finding]:
-    """Most rows are one message that reads as a transcript, or have one in the first of two columns: an app sends such
+    """Most rows are one message that reads as a transcript, or have one in their first text column: an app sends such
     turns with roles, so in other tokens."""
     others = [row for row in rows if not row.conversation.unsplit]  # than those of check_unsplit
     common = _common([row for row in others if row.conversation.by_column], len(rows))
-    if len(common) > 1 and not _REPLYING.isdisjoint(map(key_of, common)):
+    if len(common) > 1 and not _REPLYING.isdisjoint(chain(*map(words_of, common))):
         lines = " and ".join(f"'{speaker}:'" for speaker in common)
-        text = (
-            f"most rows have lines of {lines} in the first of two columns, and an app sends turns; if these are turns"
-        )
+        text = f"most rows have lines of {lines} in their first text column, and an app sends turns; if these are turns"
         return [Finding(WARNING, "TRANSCRIPT", name, f"{text}, {_COLUMNS}")]
     common = _common([row for row in others if not row.conversation.by_column], len(rows))
     if len(common) < 2:
@@ -103,9 +102,9 @@ def _common(rows: Rows, count: int) -> list[str]:
 
 
 def _speakers(rows: Rows) -> Counter[str]:
-    """In how many rows of one message, or of two that are columns, lines of the first open with each name."""
+    """In how many rows of one message, or of some that are columns, lines of the first open with each name."""
     turns = [(row, [message for message in row.conversation.messages if message.role != "system"]) for row in rows]
-    first = [messages[0] for row, messages in turns if 0 < len(messages) <= 1 + row.conversation.by_column]
+    first = [messages[0] for row, messages in turns if len(messages) == 1 or (messages and row.conversation.by_column)]
     texts = (_BREAK.sub("\n", message.content) for message in first)
     return Counter(name for text in texts for name in dict.fromkeys(_SPEAKER.findall(text)))
 

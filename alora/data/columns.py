@@ -22,6 +22,8 @@ LISTS = ("conversations", "conversation")
 _FIRST = 50  # rows by which the columns are found
 # A name with one of these words may be a turn's: "chat_history", "response_0", "choices".
 _WORDS = {*CONTEXT, *ASKED, *REPLIES, "choice", "chosen", "knowledge", "generation", "reply", "message"}
+# The same, where the cell holds a text or a list.
+_OF_TEXTS = {"generated", "predicted", "prediction", "rejected", "target", "candidate", "bot", "turn"}
 _OWN = {  # what the rows of alora's own commands hold
     "label": {"messages": list, "labels": dict, "verdicts": dict},
     "generate": {"messages": list, "label": str, "generated": dict},
@@ -149,9 +151,10 @@ def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findi
         words = words_of(name)
         if name in taken or name not in fresh or low in ("system", "policy"):
             continue
-        if words & _WORDS and words.isdisjoint(("id", "label")):
+        may_be = _may_be_turns(row[name])
+        if words & (_WORDS | _OF_TEXTS if may_be else _WORDS) and words.isdisjoint(("id", "label")):
             by_name.append(name)
-        elif plain and _may_be_turns(row[name]):
+        elif plain and may_be:
             others.append(name)
     if left := by_name + others:
         are = "are" if len(left) > 1 else "is"

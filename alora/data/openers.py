@@ -11,7 +11,7 @@ from alora.findings import FIRST, Findings
 
 # "Bot:", "**Bot:**", "[Bot]:", "Agent #2:"
 _OPENER = re.compile(rf"{LINE}{INDENT}{STAMP}[^\w\n:]{{0,4}}(\w[^\n:：]{{0,40}}){COLON}(?!//)", re.MULTILINE)
-_LAST = re.compile(r"[\W\d_]+\Z")  # "Customer #17" is one speaker with "Customer #18"
+_LAST = re.compile(r"\W*(?:\s\W*\d+)?\W*\Z")  # "Customer #17" is one speaker with "Customer #18"; "17" is a name
 _NAMES = {*SPEAKERS, *ROLES, "agent"} - {"model", "system", "tool"}
 _WORDS = 4  # of a name, and no sentence
 _LEAST = 100  # one of so many transcripts has lines of whoever is told
@@ -47,10 +47,10 @@ class Openers:
     def _name(self, opener: str) -> str:
         """Of all that begin with a speaker of the map, one ("Agent ..."); none for a sentence."""
         for name in self._mapped:
-            if opener.startswith(name) and opener[len(name) :].strip() and not opener[len(name)].isalnum():
+            rest = opener[len(name) :]
+            if opener.startswith(name) and rest.strip() and not (rest[0].isalpha() or (name[-1:] + rest[0]).isdigit()):
                 return f"{name} ..."
-        stripped = _LAST.sub("", opener) if len(opener.split()) <= _WORDS else ""
-        return f"{stripped} ..." if stripped in self._mapped else stripped
+        return _LAST.sub("", opener, count=1) if len(opener.split()) <= _WORDS else ""
 
     def _told(self) -> list[tuple[str, int]]:
         """Those that are frequent, have the name of a speaker, or begin with one of the map: these first."""

@@ -132,6 +132,7 @@ def test_what_is_wrong_is_said(battery):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"messages": TALK, "generated_text": "Ho"}, "'generated_text' is not read"),
         ({"messages": TALK, "response": "Ho"}, "'response' is not read: .*; give a list of messages, with every turn"),
         ({"text": "User: hi\nAssistant: ho"}, "messages are read from data.columns.messages=text; give a list"),
         ({"prompt": "Hi", "response": "Ho", "thread": TALK}, "'thread' is not read"),
@@ -147,7 +148,11 @@ def test_what_is_read_otherwise_than_it_may_be_meant_is_a_warning(battery, given
 
 def test_known_keys_and_names_of_roles_are_no_warning(battery):
     talk = [{"role": "developer", "content": "Be kind."}, {"role": "human", "content": "Hi"}]
-    for given in (talk, {"ID": 7, "messages": talk, "Label": "ok", "customer": "a", "topic": "b"}):
+    for given in (
+        talk,
+        {"system": "Be kind.", "messages": TALK},
+        {"ID": 7, "messages": talk, "Label": "ok", "customer": "a", "topic": "b"},
+    ):
         battery.score(given)
 
 

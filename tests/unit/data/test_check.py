@@ -115,9 +115,15 @@ def test_transcripts_in_the_first_of_two_columns_are_doubtful_and_no_role_map_is
     chat, system = "Human: hello\n\nAssistant: hi\n\nHuman: now?", (Message("system", "Be kind"),)
     (finding,) = check_turns("train", [columns(chat), columns(chat, system=system), row("hello")])
     assert (finding.code, finding.where) == ("TRANSCRIPT", "train")
-    assert "lines of 'Assistant:' and 'Human:' in the first of two columns" in finding.problem
-    assert "gather a conversation's turns into messages, or into one text column" in finding.problem
+    assert "lines of 'Assistant:' and 'Human:' in their first text column" in finding.problem
+    assert (
+        "gather a conversation's turns into messages, or into one text where a line with its speaker opens"
+        in finding.problem
+    )
     assert "data.role_map={" not in finding.problem
+    asked = (Message("user", "Support Ann: a\nClient: b"), Message("user", "Why?"), Message("assistant", "So"))
+    three = LabelledConversation(Conversation("t", asked, by_column=True))
+    assert "lines of 'Client:' and 'Support Ann:'" in check_turns("train", [three])[0].problem
     form = "Context: a\nUser: b\nQuestion: c"
     for rows in (
         [columns(form)],
@@ -130,5 +136,8 @@ def test_transcripts_in_the_first_of_two_columns_are_doubtful_and_no_role_map_is
     one, two = check_unsplit("train", [other, columns(chat, ("Assistant",))])
     assert "put line breaks before" in one.problem
     assert two.problem.startswith("1 of 2 rows have 'Assistant:' within a message: a text next to others of its row is")
-    assert "gather a conversation's turns into messages, or into one text column" in two.problem
+    assert (
+        "gather a conversation's turns into messages, or into one text where a line with its speaker opens"
+        in two.problem
+    )
     assert "put line breaks" not in two.problem

@@ -1140,6 +1140,22 @@ def test_a_speaker_with_a_number_of_its_own_in_each_transcript_is_told(tmp_path,
     assert notes[text] == 200
 
 
+@pytest.mark.parametrize(
+    ("roles", "opener", "name"),
+    [
+        ({"Anna": "user"}, "4711", "4711"),
+        ({"0": "user", "1": "assistant"}, "2", "2"),
+        ({"0": "user", "1": "assistant"}, "10", "10"),
+        ({"SPEAKER_00": "user"}, "SPEAKER_02", "SPEAKER_02"),
+    ],
+)
+def test_a_name_of_digits_is_told_as_it_stands(tmp_path, roles, opener, name):
+    path = jsonl(tmp_path, {"chat": f"{next(iter(roles))}: hi\n{opener}: it broke"})
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"), role_map=roles)
+    assert list(stream_conversations(path, settings, notes))
+    assert notes[f"lines that open with '{name}' are part of the turn before them: data.role_map has no such speaker"]
+
+
 def test_names_of_a_speaker_with_numbers_count_as_one_and_take_no_memory(tmp_path, monkeypatch):
     """Counted by one, ten thousand names were looked through again with every row."""
     monkeypatch.setattr(openers, "_MOST", 5)

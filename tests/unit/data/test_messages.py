@@ -239,6 +239,16 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     assert not findings.notes
     _, findings = read({"conversations": [{"from": "human", "value": "Hi"}], "context": "Docs."})
     assert {f"{read_from}conversations", f"'context' is not read{no_turn}"} <= findings.notes.keys()
+    for name, value in (
+        ("generated_text", "Ho"),
+        ("predictions", ["Ho"]),
+        ("bot", "Ho"),
+        ("generated", {}),
+        ("bot_id", "b"),
+    ):
+        _, findings = read({"messages": TURNS, name: value})
+        noted = f"{name!r} is not read{no_turn}" if value and name != "bot_id" else None
+        assert list(findings.notes) == ([noted] if noted else [])
     for asked, answered in itertools.product(("prompt", "Instruction"), ("answer", "output", "response", "assistant")):
         conversation, findings = read({asked: "Hi", answered: "Ho", "text": ""})
         assert [(m.role, m.content) for m in conversation.messages] == [("user", "Hi"), ("assistant", "Ho")]
