@@ -57,9 +57,11 @@ def require_whole(file: Path, refusal: type[AloraError]) -> None:
 
 def _require_header(file: Path, stream: BinaryIO, size: int, refusal: type[AloraError]) -> None:
     length = int.from_bytes(stream.read(8), "little")
-    if length > _LONGEST_HEADER:
+    if _LONGEST_HEADER < length < size:
         raise refusal(f"{file} has a header of {length} bytes, and {_LONGEST_HEADER} are read; export it again")
     try:
+        if length >= size:
+            raise ValueError(f"a header of {length} bytes")
         tensors = json.loads(stream.read(length))
         ends = [entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"]
         if 8 + length + max(ends, default=0) != size:
