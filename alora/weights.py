@@ -13,8 +13,8 @@ from typing import BinaryIO
 from alora.errors import AloraError
 
 CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 ASKED_WEIGHTS = "alora_weights"  # of a request's extra_args (HTTP: vllm_xargs): the digest of what alone may answer it
-_WEIGHTS = "adapter_model.safetensors"
 _PREFIXES = ("adapter_model.", "new_embeddings.")
 _LONGEST_HEADER = 32 * 2**20  # bytes of a safetensors header, of some 200,000 tensors: Python holds many times that
 _SMALL, _BLOCK = 16 * 2**20, 512  # bytes of a file whose holes cost nobody anything; of a block, for stat
@@ -52,7 +52,7 @@ def require_whole(file: Path, refusal: type[AloraError]) -> None:
         size = os.fstat(stream.fileno()).st_size
         if size == 0:  # a link into /proc: it has no size, and no end either
             raise refusal(f"{file} is damaged (no bytes); copy or export the adapter again")
-        if file.name == _WEIGHTS:
+        if file.name == WEIGHTS:
             _require_header(file, stream, size, refusal)
 
 

@@ -1,6 +1,5 @@
 """Adapters: one PEFT folder (new, save, load), and the bank that runs P of them in one pass."""
 
-from alora.weights import CONFIG
+from alora.weights import CONFIG, WEIGHTS
 
-CONFIG_FILE = CONFIG  # PEFT's own names
-WEIGHTS_FILE = "adapter_model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE = CONFIG, WEIGHTS  # PEFT's own names

@@ -235,8 +235,8 @@ def role_note(name: Any, role: str) -> str:
 
 
 def note_unspoken(role_map: Mapping[str, str], findings: Findings) -> bool:
-    """A note where no text that was read is of a speaker of ``role_map``, and none is told to have one within it; and
-    whether there is such a note."""
+    """Note where no text that was read is of a speaker of ``role_map``, and no note says that one stands within it;
+    return whether it was noted."""
     told = {STAYS_ONE, STAYS_WITHIN, *(role_note(name, role) for name, role in role_map.items())}
     unspoken = told.isdisjoint(findings.notes)
     if unspoken:

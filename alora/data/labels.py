@@ -179,9 +179,9 @@ def refuse_nobodys(whose: Mapping[str, Sequence[str]], policies: Sequence[Policy
         )
         return
     text = f"the row names no policy, and others of the file do ({listed(named)})"
+    text += "; fill in 'policy', or rename that column if it is something else"
     for where in nobodys:
-        mend = "fill in 'policy', or rename that column if it is something else"
-        findings.add("POLICY_UNKNOWN", where, f"{text}; {mend}")
+        findings.add("POLICY_UNKNOWN", where, text)
 
 
 def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findings: Findings) -> str | None:

@@ -17,9 +17,8 @@ from safetensors import SafetensorError, safe_open
 
 from alora.errors import AdapterError
 from alora.vllm_plugin.adapter_config import AdapterConfig, read_json
-from alora.weights import CONFIG
+from alora.weights import CONFIG, WEIGHTS
 
-WEIGHTS = "adapter_model.safetensors"
 _KEY_PREFIX = "base_model.model."
 _OF_THE_BASE = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")  # saved by PEFT, and skipped by vLLM
 _LARGEST = 2.0**63  # of a module's scaled product: every layer's norm squares it, in float32

@@ -64,8 +64,8 @@ def carry(lora_request: Any, record: AdapterRecord, activation_index: int) -> Ca
 
 def _require_layers(name: str, loras: dict[str, Any], manager: Any) -> None:
     """AdapterError for a layer that the base lacks or that is left out by ``lora_target_modules``, which vLLM passes
-    over, or one of another width, of whose slot it leaves the rest zero. Beside layers of the text's, those of a part
-    that vLLM never adapts, as of images, may be."""
+    over, or one of another width, of whose slot it leaves the rest zero. Next to layers of the text's, those of a
+    part that vLLM never adapts, as of images, may be."""
     base, only = compat.layer_widths(manager), compat.adapted_alone(manager)
     lost = [layer for layer in loras if layer not in base] if compat.has_all_layers() else []
     if lost and only:

@@ -274,7 +274,7 @@ def layer_widths(worker_manager: Any) -> dict[str, tuple[int | None, int | None]
 
 
 def adapted_alone(worker_manager: Any) -> list[str] | None:
-    """``lora_target_modules`` of this vLLM, beside which it adapts no layer; None: it adapts all."""
+    """``lora_target_modules`` of this vLLM, the only layers that it adapts; None: all."""
     return getattr(worker_manager.lora_config, "target_modules", None)
 
 
