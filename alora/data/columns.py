@@ -20,10 +20,8 @@ from alora.findings import Findings
 # Where no column "messages" is and none is named: lists of messages, then texts, whose names say who speaks.
 LISTS = ("conversations", "conversation")
 _FIRST = 50  # rows by which the columns are found
-# A name with one of these words may be a turn's: "chat_history", "response_0", "choices".
-_WORDS = {*CONTEXT, *ASKED, *REPLIES, "choice", "chosen", "knowledge", "generation", "reply", "message"}
-# The same, where the cell holds a text or a list.
-_OF_TEXTS = {"generated", "predicted", "prediction", "rejected", "target", "candidate", "bot", "turn"}
+# A name with one of these words may be a turn's: "chat_history", "response_0".
+_WORDS = {*CONTEXT, *ASKED, *REPLIES}
 _OWN = {  # what the rows of alora's own commands hold
     "label": {"messages": list, "labels": dict, "verdicts": dict},
     "generate": {"messages": list, "label": str, "generated": dict},
@@ -139,34 +137,22 @@ def require_seen(columns: ColumnSettings, seen: Collection[str], where: str, fin
 
 
 def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findings, looked_at: set[str]) -> None:
-    """A note on what may be a turn and is not read: next to texts any other, be it a list of turns, next to a list
-    those with such a name. Each column is ``looked_at`` once, in a row where it holds no number, which is no turn."""
-    fresh = {name for name in row if name not in looked_at and not isinstance(row[name], int | float)}
-    if not fresh:
+    """A note on the columns that are not read, those whose names may be a turn's first. Each is ``looked_at`` once, in
+    a row where something is in it, and no number, which is no turn."""
+    filled = {name for name, cell in row.items() if isinstance(cell, str | list | dict) and cell}
+    fresh = filled - looked_at
+    if not fresh or written_by_alora(row):
         return
     looked_at |= fresh
-    plain = isinstance(row.get(columns.messages, ""), str) and POLICY_PLACE not in columns.label
-    taken, by_name, others = named_columns(columns), [], []
-    for low, name in _spelt(row).items():
-        words = words_of(name)
-        if name in taken or name not in fresh or low in ("system", "policy"):
-            continue
-        may_be = _may_be_turns(row[name])
-        if words & (_WORDS | _OF_TEXTS if may_be else _WORDS) and words.isdisjoint(("id", "label")):
-            by_name.append(name)
-        elif plain and may_be:
-            others.append(name)
-    if left := by_name + others:
+    fresh -= named_columns(columns)
+    left = [name for low, name in _spelt(row).items() if name in fresh and low not in ("system", "policy")]
+    left.sort(key=lambda name: words_of(name).isdisjoint(_WORDS))
+    if POLICY_PLACE in columns.label:  # any other may be of labels
+        left = [name for name in left if words_of(name) & _WORDS and "label" not in words_of(name)]
+    if left:
         are = "are" if len(left) > 1 else "is"
         more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
         findings.notes[f"{listed(left)}{more} {are} not read: data.columns.messages names no such turn"] = 1
-
-
-def _may_be_turns(cell: Any) -> bool:
-    """Whether it is a text, or a list of texts, of objects or of lists of these, be it empty; numbers are no turns."""
-    first = next(iter(cell), None) if isinstance(cell, list) else None
-    first = next(iter(first), None) if isinstance(first, list) else first
-    return isinstance(cell, str | list | None) and isinstance(first, str | dict | None)
 
 
 def written_by_alora(row: Any) -> str | None:

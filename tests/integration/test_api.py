@@ -133,6 +133,7 @@ def test_what_is_wrong_is_said(battery):
     ("given", "said"),
     [
         ({"messages": TALK, "generated_text": "Ho"}, "'generated_text' is not read"),
+        ({"messages": TALK, "body": "Ho", "id": "1"}, "'body' is not read"),
         ({"messages": TALK, "response": "Ho"}, "'response' is not read: .*; give a list of messages, with every turn"),
         ({"text": "User: hi\nAssistant: ho"}, "messages are read from data.columns.messages=text; give a list"),
         ({"prompt": "Hi", "response": "Ho", "thread": TALK}, "'thread' is not read"),
@@ -151,7 +152,7 @@ def test_known_keys_and_names_of_roles_are_no_warning(battery):
     for given in (
         talk,
         {"system": "Be kind.", "messages": TALK},
-        {"ID": 7, "messages": talk, "Label": "ok", "customer": "a", "topic": "b"},
+        {"ID": 7, "messages": talk, "Label": "ok", "policy": "a", "turns": 2},
     ):
         battery.score(given)
 

@@ -224,9 +224,12 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
         ({}, ""),
         ({"topic": "a", "year": 1, "policy": "p"}, "'topic' is not read"),
         ({"Context": "Docs.", "id": "1"}, "'Context' is not read"),
-        ({"input": "", "history": [["a", "b"]]}, "'input', 'history' are not read"),
-        ({"Chat_History": "So?", "history_id": 3, "choices": [{}]}, "'Chat_History', 'choices' are not read"),
-        ({"previous_turns": TURNS, "scores": [0.5, 1], "spans": [[0, 4]], "meta": {}}, "'previous_turns' is not read"),
+        ({"input": "", "history": [["a", "b"]]}, "'history' is not read"),
+        ({"choices": [{}], "Chat_History": "So?", "history_id": 3}, "'Chat_History', 'choices' are not read"),
+        (
+            {"previous_turns": TURNS, "score": 0.5, "spans": [], "meta": {"a": 1}},
+            "'previous_turns', 'meta' are not read",
+        ),
         ({"thread": ["Hi"], "pairs": [["Hi", "Ho"]]}, "'thread', 'pairs' are not read"),
     ):
         _, findings = read(texts | more)
@@ -243,16 +246,17 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
         ("generated_text", "Ho"),
         ("predictions", ["Ho"]),
         ("bot", "Ho"),
+        ("body", "Ho"),
+        ("thread", {"turns": TURNS}),
         ("generated", {}),
-        ("bot_id", "b"),
     ):
         _, findings = read({"messages": TURNS, name: value})
-        noted = f"{name!r} is not read{no_turn}" if value and name != "bot_id" else None
+        noted = f"{name!r} is not read{no_turn}" if value else None
         assert list(findings.notes) == ([noted] if noted else [])
     for asked, answered in itertools.product(("prompt", "Instruction"), ("answer", "output", "response", "assistant")):
         conversation, findings = read({asked: "Hi", answered: "Ho", "text": ""})
         assert [(m.role, m.content) for m in conversation.messages] == [("user", "Hi"), ("assistant", "Ho")]
-        assert list(findings.notes) == [f"{read_from}{asked},{answered}", f"'text' is not read{no_turn}"]
+        assert list(findings.notes) == [f"{read_from}{asked},{answered}"]  # nothing is in 'text'
     for setting in ("label", "labels", "id"):
         for asked, answer in (("prompt", "answer"), ("Prompt", "Answer"), (" prompt", " answer ")):
             conversation, findings = read({asked: "Hi", answer: "no"}, columns=ColumnSettings(**{setting: "answer"}))
@@ -263,7 +267,7 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
     conversation, _ = read({"conversation": "Customer: Hi"}, role_map=SPOKEN_BY)
     assert conversation.messages == (Message("user", "Hi"),)
     _, findings = read({"messages": TURNS, "system": "Be kind.", "Response": "Ho", "documents": [], "text": "?"})
-    assert "'Response', 'documents' are not read: data.columns.messages names no such turn" in findings.notes
+    assert "'Response', 'text' are not read: data.columns.messages names no such turn" in findings.notes
     _, findings = read({"messages": TURNS, "response": "Ho"}, columns=ColumnSettings(label="response"))
     assert not findings.notes
     conversation, _ = read({"prompt": "Hi", "response": "Ho"}, columns=ColumnSettings(group="prompt"))
@@ -342,11 +346,19 @@ def test_a_note_names_what_may_be_a_turn_first_and_how_many_more_there_are(tmp_p
     shown = "'model_output', 'tag0', 'tag1', 'tag2', 'tag3', 'tag4', 'tag5', 'tag6' and 2 more are not read"
     assert f"{shown}: data.columns.messages names no such turn" in findings.notes
     path, notes = tmp_path / "rows.jsonl", Counter[str]()
-    rows = [{"prompt": "a", "context": "c"}, {"prompt": "a", "response": "b", "story": None}]
+    rows = [{"prompt": "a", "context": "c"}, {"prompt": "a", "response": "b", "story": "So."}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [row for _, row in stream_conversations(str(path), None, notes)]
     assert notes["'context' is not read: data.columns.messages names no such turn"] == 1
     assert notes["'story' is not read: data.columns.messages names no such turn"] == 1
+
+
+def test_labels_of_several_policies_in_columns_are_no_turns(tmp_path):
+    path, notes = tmp_path / "rows.jsonl", Counter[str]()
+    path.write_text(json.dumps({"messages": TURNS, "toxic": "yes", "response_label": "no", "response": "Ho"}) + "\n")
+    settings = DataSettings(columns=ColumnSettings(label="%policy%"))
+    assert len(list(stream_conversations(str(path), settings, notes))) == 1
+    assert notes == {"'response' is not read: data.columns.messages names no such turn": 1}
 
 
 def test_a_column_is_noted_once_however_many_rows_have_others(tmp_path):
@@ -439,8 +451,8 @@ def test_names_in_camel_case_have_words():
         *(("assistant", "Ho"), ("user", "Hi"), ("assistant", "Yo"), ("assistant", "Yes"))
     ]
     assert findings.notes["column 'botResponse' is read as assistant"] == 1
-    _, findings = read({"messages": TURNS, "modelResponse": "Ho", "modelId": "m", "responseId": "r"})
-    assert findings.notes == {"'modelResponse' is not read: data.columns.messages names no such turn": 1}
+    _, findings = read({"messages": TURNS, "modelId": "m", "modelResponse": "Ho"})
+    assert findings.notes == {"'modelResponse', 'modelId' are not read: data.columns.messages names no such turn": 1}
 
 
 def test_a_reference_may_be_an_answer_so_what_it_is_read_as_is_noted():
@@ -725,9 +737,10 @@ def test_columns_that_are_named_or_called_messages_are_not_looked_for():
     row = {"messages": [{"role": "user", "content": "a"}], "text": "other", "mine": "third"}
     conversation, findings = read(row)
     assert conversation.messages == (Message("user", "a"),)
-    assert not findings.notes
-    conversation, _ = read(row, columns=ColumnSettings(messages="mine"))
+    assert findings.notes == {"'text', 'mine' are not read: data.columns.messages names no such turn": 1}
+    conversation, findings = read(row, columns=ColumnSettings(messages="mine"))
     assert conversation.messages == (Message("user", "third"),)
+    assert not findings.notes
 
 
 def test_messages_packed_as_json_in_a_text():
