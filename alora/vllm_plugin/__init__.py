@@ -8,6 +8,7 @@ request's life:
 2. ``engine_check`` asks every worker of a starting engine whether its model runner is masked.
 3. ``activation_source`` finds a request's activation index once, in the engine core, and lets a per-request copy of
    the LoRA request carry it to the workers, with the weights of its ``adapter_record``: a private copy of the files.
+   ``lora_ids`` keeps which record an id means.
    ``refusals`` carries the core's word on a prompt that cannot be answered back to its user.
 4. ``prefix_hash`` keys the cache blocks that end at or before the activation as the base's own.
 5. ``token_mapping`` gives the tokens before the activation to no adapter, in both model runners; ``cpu_lora_ops``

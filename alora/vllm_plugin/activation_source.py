@@ -18,8 +18,9 @@ from alora.activation import last_occurrence
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat, seeds
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here
-from alora.vllm_plugin.adapter_record import KEPT, AdapterRecord, NoFile, Records
+from alora.vllm_plugin.adapter_record import AdapterRecord, NoFile
 from alora.vllm_plugin.carried_request import carry
+from alora.vllm_plugin.lora_ids import KEPT, Records
 from alora.vllm_plugin.refusals import RefusedPrompt, RefusedRequest, core_decides
 from alora.weights import ASKED_WEIGHTS
 

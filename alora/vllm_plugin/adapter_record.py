@@ -1,37 +1,23 @@
-"""What an adapter folder says about itself, and the private copy of it that the workers load.
-
-Users know an adapter by a LoRA id and a path, and both can come to mean other weights. So the engine core copies the
-files once, digests the copy, and gives it a number of its own; scheduler and workers know the copy and the number
-alone. Other weights under an old id or path are another record, under another number, and a request keeps the record
-with which it was accepted to its end, whatever happens to id, path and files meanwhile. Nothing is ever loaded that was
-not digested, or replaced under a running request.
-"""
+"""What an adapter folder says about itself, and the private copy of it that the workers load."""
 
 import hashlib
 import itertools
 import os
 import shutil
 import tempfile
-import time
 import weakref
-from collections import OrderedDict
 from dataclasses import dataclass, field
-from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
-from alora.vllm_plugin.adapter_config import MANIFEST, AdapterConfig, claims_alora, read_config
+from alora.vllm_plugin.adapter_config import MANIFEST, AdapterConfig, read_config
 from alora.vllm_plugin.adapter_weights import require_sound
-from alora.vllm_plugin.copy_folder import FOLDER, delete_abandoned, lock
 from alora.weights import makes_adapter, require_whole, weights_digest
 
-_FIRST_NUMBER = 2**30  # above every id that vLLM gives out, and within int32
-KEPT = 256  # ids, at least: vLLM's server forgets an adapter without a word to the engine core
-_REMEMBERED = 100_000  # ids whose copies are gone, and what they meant
-_GRACE = 60.0  # seconds in which a step that was sent may still load a copy that nobody holds any more
-_numbers = itertools.count(_FIRST_NUMBER)
+FIRST_NUMBER = 2**30  # above every id that vLLM gives out, and within int32
+_numbers = itertools.count(FIRST_NUMBER)
 
 
 class NoFile(AdapterError):
@@ -57,7 +43,7 @@ class AdapterRecord:
     def unchanged(self) -> bool:
         """Whether every file of the adapter is still the one that was read; a few microseconds."""
         try:
-            return all(_stamp_of(self.folder, was[0]) == was for was in self.stamp)
+            return all(_file_stamp(self.folder, was[0]) == was for was in self.stamp)
         except OSError:
             return False
 
@@ -74,14 +60,14 @@ def _files(folder: str) -> list[Path]:
     return [Path(folder, name) for name in names if makes_adapter(name)]
 
 
-def _stamp_of(folder: str, name: str) -> tuple[str, int, int, int, int]:
+def _file_stamp(folder: str, name: str) -> tuple[str, int, int, int, int]:
     info = os.stat(f"{folder}/{name}")  # noqa: PTH116 (once per request; building a Path costs more than the call)
     return name, info.st_size, info.st_ino, info.st_mtime_ns, info.st_ctime_ns
 
 
-def _stamp(folder: str) -> tuple[tuple[str, int, int, int, int], ...]:
+def stamp_of(folder: str) -> tuple[tuple[str, int, int, int, int], ...]:
     """Name, size, inode and times of change of every file that makes the adapter: a change shows here."""
-    return tuple(_stamp_of(folder, file.name) for file in _files(folder))
+    return tuple(_file_stamp(folder, file.name) for file in _files(folder))
 
 
 def _copy_file(file: Path, target: Path) -> str:
@@ -122,7 +108,7 @@ def read_record(path: str, copies: str) -> AdapterRecord:
         AdapterError: it cannot be read or copied, or changed meanwhile.
     """
     folder = compat.adapter_folder(path)
-    stamp = _stamp(folder)
+    stamp = stamp_of(folder)
     try:
         copy = tempfile.mkdtemp(dir=copies)
         try:
@@ -131,7 +117,7 @@ def read_record(path: str, copies: str) -> AdapterRecord:
             require_sound(copy, folder, config)
             record = AdapterRecord(path, folder, stamp, config, digest, copy)
             _keep_open(record)
-            if _stamp(folder) != stamp:  # config and weights may be of two versions
+            if stamp_of(folder) != stamp:  # config and weights may be of two versions
                 raise AdapterError(
                     f"{folder}: the adapter's files changed while they were being read; write them to another folder, "
                     "then rename it"
@@ -142,170 +128,3 @@ def read_record(path: str, copies: str) -> AdapterRecord:
     except OSError as error:
         raise AdapterError(f"{folder}: cannot be copied to {copies} ({error}); TMPDIR names another place") from error
     return record
-
-
-def _changed(name: str, path: str) -> AdapterError:
-    return AdapterError(
-        f"adapter {name!r}: the files in {path} changed after their weights were loaded; load the adapter again first "
-        "(add_lora, or POST /v1/load_lora_adapter, with load_inplace), or better, write new weights to a new folder"
-    )
-
-
-class Records:
-    """The adapters of one engine core, by the LoRA ids of its users. ``folder`` holds the copies and ends with it.
-
-    Before :meth:`hold`, no worker knows a record: its copy is deleted with it, so a refused request leaves none. After
-    :meth:`hold`, :meth:`sweep` deletes the copy, or a later ``hold`` does once the id was evicted and a grace period is
-    over.
-    """
-
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept  # ids
-        delete_abandoned()
-        self.folder = tempfile.mkdtemp(prefix=FOLDER)
-        self._locked = lock(self.folder)
-        # Not atexit, which a forked engine core skips.
-        Finalize(self, shutil.rmtree, (self.folder, True), exitpriority=0)
-        self._by_id: OrderedDict[int, AdapterRecord] = OrderedDict()
-        self._evicted: OrderedDict[int, tuple[str, str]] = OrderedDict()
-        self._read: weakref.WeakValueDictionary[str, AdapterRecord] = weakref.WeakValueDictionary()
-        self._copies: dict[str, weakref.ref[AdapterRecord]] = {}
-        self._unheld: dict[str, float] = {}  # copies that nobody holds, and since when at the latest
-
-    def of(self, lora_request: Any, digest: str | None = None) -> AdapterRecord:
-        """The record of a LoRA request, which may ask for weights of ``digest``, whatever its id means to others.
-        Nothing is kept: the request may still be refused.
-
-        Raises:
-            AdapterError: the id belongs to another adapter, an aLoRA's files hold other weights than were accepted, or
-                other weights than ``digest``.
-        """
-        name, number, path = lora_request.lora_name, lora_request.lora_int_id, lora_request.lora_path
-        known = self._by_id.get(number)
-        if digest is not None:
-            if known is not None and (known.path, known.digest) == (path, digest):
-                return known  # whatever became of the files
-            found = self.read(path)
-            if found.digest != digest:
-                raise AdapterError(f"adapter {name!r}: {path} holds other weights than are asked for")
-            return found
-        before = known.path if known is not None else self._evicted.get(number, (path, ""))[0]
-        if before != path:
-            raise AdapterError(
-                f"adapter {name!r} asks for {path} under LoRA id {number}, but that id holds {before}; give every "
-                "adapter an id of its own"
-            )
-        if known is None:
-            found = self.read(path)
-            if self._evicted.get(number, found.meaning()) != found.meaning():
-                raise _changed(name, path)
-            return found
-        if known.unchanged() or not Path(known.folder).is_dir():
-            return known  # the copy is there, whether or not the files still are
-        try:  # a change that was refused before is not copied again for every request
-            now = None if _stamp(known.folder) == known.refused else self.read(known.path)
-        except (AdapterError, OSError):
-            now = None
-        if now is not None and now.digest == known.digest:
-            known.stamp = now.stamp
-            return known
-        if not known.config.is_alora and not lora_request.load_inplace and not claims_alora(known.path):
-            return known  # as stock vLLM: plain LoRA goes on with what was loaded
-        known.refused = now.stamp if now is not None else known.refused
-        raise _changed(name, known.path)
-
-    def read(self, path: str) -> AdapterRecord:
-        """The adapter at ``path`` as it is now; the same record while its content is the same."""
-        seen = self._read.get(path)
-        plain_no_more = seen is not None and not seen.config.is_alora and claims_alora(path)  # a manifest came
-        if seen is not None and not plain_no_more and _stamp(seen.folder) == seen.stamp:
-            return seen
-        now = read_record(path, self._home())
-        now.unsent = weakref.finalize(now, shutil.rmtree, now.copy, ignore_errors=True)
-        now.unsent.atexit = False
-        if seen is not None and now.digest == seen.digest:
-            seen.stamp = now.stamp  # rewritten with the same content
-            return seen
-        self._read[path] = now
-        return now
-
-    def hold(self, lora_id: int, record: AdapterRecord) -> None:
-        """What ``lora_id`` means from now on, or until many others have been asked for."""
-        if record.unsent is not None and record.unsent.detach():
-            self._copies[record.copy] = weakref.ref(record)
-        self._by_id[lora_id] = record
-        self._by_id.move_to_end(lora_id)
-        self._evicted.pop(lora_id, None)
-        while len(self._by_id) > self._kept:
-            evicted, last = self._by_id.popitem(last=False)
-            if evicted > 0:
-                self._evicted[evicted] = last.meaning()
-            del last  # or its copy would not count as let go
-            self._sweep(_GRACE)
-        while len(self._evicted) > _REMEMBERED:
-            self._evicted.popitem(last=False)
-
-    def accept(self, lora_id: int, record: AdapterRecord) -> None:
-        """Hold what a request was accepted with: where the id means other weights, under a key that is nobody's id."""
-        known = self._by_id.get(lora_id)
-        means = self._evicted.get(lora_id, record.meaning())
-        own = known is record or (known is None and means == record.meaning())
-        self.hold(lora_id if own else -record.number, record)
-
-    def _home(self) -> str:
-        """``folder``, made again, and no stranger's, where a cleaner of temporary files deleted it."""
-        try:
-            own = os.lstat(self.folder).st_uid == os.getuid()
-        except FileNotFoundError:
-            own = False
-        if not own:
-            Path(self.folder).mkdir(mode=0o700)
-            self._locked = lock(self.folder)
-        return self.folder
-
-    def held(self, record: AdapterRecord, but: int | None = None) -> bool:
-        """Whether an id, ``but`` that one, means this record."""
-        return any(other is record for lora_id, other in list(self._by_id.items()) if lora_id != but)
-
-    def known(self, lora_id: int) -> AdapterRecord | None:
-        return self._by_id.get(lora_id)
-
-    def met(self, lora_id: int) -> bool:
-        """Whether an id means, or meant until it was evicted, some weights."""
-        return lora_id in self._by_id or lora_id in self._evicted
-
-    def number(self, lora_id: int) -> int:
-        """The workers' number for a user's id."""
-        known = self._by_id.get(lora_id)
-        return lora_id if known is None else known.number
-
-    def ids(self, numbers: set[int]) -> set[int]:
-        """The users' ids for the workers' numbers."""
-        held = list(self._by_id.items())
-        others = {number for number in numbers if number < _FIRST_NUMBER}  # of adapters that stock vLLM handles
-        return others | {lora_id for lora_id, record in held if lora_id > 0 and record.number in numbers}
-
-    def forget(self, lora_id: int) -> None:
-        """Free an id for another adapter."""
-        self._by_id.pop(lora_id, None)
-        self._evicted.pop(lora_id, None)
-
-    def withdraw(self, record: AdapterRecord) -> None:
-        """Free the ids of what the workers do not take: its files may be mended."""
-        for lora_id in [number for number, other in list(self._by_id.items()) if other is record]:
-            self._by_id.pop(lora_id, None)
-
-    def sweep(self) -> None:
-        """Delete the copies that neither an id nor a request holds any more.
-
-        Called after the workers have answered, so no step that was sent before still loads from one of them.
-        """
-        self._sweep(0.0)
-
-    def _sweep(self, grace: float) -> None:
-        now = time.monotonic()
-        for copy, record in list(self._copies.items()):
-            if record() is None and now - self._unheld.setdefault(copy, now) >= grace:
-                shutil.rmtree(copy, ignore_errors=True)
-                self._copies.pop(copy, None)  # requests come in a thread of their own
-                self._unheld.pop(copy, None)

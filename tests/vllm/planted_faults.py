@@ -226,12 +226,12 @@ _TABLE: list[tuple[str, Plant, str]] = [
     ),
     (
         "copies_never_deleted",
-        _swap("adapter_record:Records.sweep", lambda stock: lambda self: None),
+        _swap("lora_ids:Records.sweep", lambda stock: lambda self: None),
         f"{_NEW}::test_an_aborted_request_leaves_no_copy_behind",
     ),
     (
         "in_place_by_a_request",
-        _swap("adapter_record:Records.of", lambda stock: _in_place_by_a_request),
+        _swap("lora_ids:Records.of", lambda stock: _in_place_by_a_request),
         f"{_NEW}::test_a_request_loads_nothing_in_place[aLoRA]",
     ),
     (

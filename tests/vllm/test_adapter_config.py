@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from alora.errors import AdapterError
 from alora.vllm_plugin import activation_source, adapter_weights, carried_request, compat, refusals
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here, read_config
-from alora.vllm_plugin.adapter_record import Records
+from alora.vllm_plugin.lora_ids import Records
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ALL_LINEAR, ToyAdapter, edit_config, write_adapter
 from tests.vllm.toys import INVOCATION, prompt

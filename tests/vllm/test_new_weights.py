@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from alora.errors import AdapterError
-from alora.vllm_plugin import adapter_record
+from alora.vllm_plugin import adapter_record, lora_ids
 from alora.vllm_plugin.activation_source import engine_records
 from alora.vllm_plugin.refusals import RefusedRequest
 from tests.vllm import toys as store
@@ -185,7 +185,7 @@ def test_an_aborted_request_leaves_no_copy_behind(engine, rewritable):
 
 def test_copies_of_adapters_that_nobody_asks_for_any_more_are_deleted(toys):
     """vLLM's server unloads an adapter, or gives its name another id, without a word to the engine core."""
-    records, copies = adapter_record.Records(2), []
+    records, copies = lora_ids.Records(2), []
     for number, name in enumerate(("linear", "wide", "other"), start=1):
         records.hold(number, records.read(toys[name].path))
         copies.append(Path(records.known(number).copy))
@@ -201,11 +201,11 @@ def test_copies_do_not_grow_with_the_adapters_that_pass_through(engine, toys, mo
     """Nobody adds or removes one where requests alone name them, as in vLLM.LLM.generate."""
     records = engine_records(engine.core)
     monkeypatch.setattr(records, "_kept", 2)
-    monkeypatch.setattr(adapter_record, "_GRACE", 0.0)
+    monkeypatch.setattr(lora_ids, "_GRACE", 0.0)
     for number, name in enumerate(["linear", "wide", "attention"] * 3, start=600):
         engine.ask_one(prompt(40), ToyAdapter(name, number, toys[name].path, INVOCATION))
     assert len([*Path(records.folder).iterdir()]) <= 4  # one is being asked about, and one is just let go
-    monkeypatch.setattr(adapter_record, "_GRACE", 60.0)
+    monkeypatch.setattr(lora_ids, "_GRACE", 60.0)
     before = {*Path(records.folder).iterdir()}
     engine.ask_one(prompt(40), ToyAdapter("linear", 620, toys["linear"].path, INVOCATION))
     assert before <= {*Path(records.folder).iterdir()}  # a step that was sent may still load one
@@ -223,18 +223,18 @@ def test_an_engine_knows_more_adapters_than_its_workers_hold(toys):
 
 def test_copies_of_a_killed_engine_are_deleted_by_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    alive = adapter_record.Records()
+    alive = lora_ids.Records()
     abandoned, starting, foreign = (tmp_path / name for name in ("alora-copies-1", "alora-copies-2", "others"))
     for folder in (abandoned / "copy", starting, foreign):
         folder.mkdir(parents=True)
     for folder in (abandoned, Path(alive.folder), foreign):
         os.utime(folder, (1, 1))
-    after = adapter_record.Records()
+    after = lora_ids.Records()
     assert set(tmp_path.iterdir()) == {starting, foreign, Path(alive.folder), Path(after.folder)}
 
 
 def test_every_file_that_makes_an_adapter_is_in_its_digest(rewritable, monkeypatch):
-    home, records = rewritable(93), adapter_record.Records()
+    home, records = rewritable(93), lora_ids.Records()
     seen = {records.read(home).digest}
     edit_config(home, lora_alpha=3)
     seen.add(records.read(home).digest)
@@ -251,7 +251,7 @@ def test_every_file_that_makes_an_adapter_is_in_its_digest(rewritable, monkeypat
 
 
 def test_an_adapter_that_changes_while_it_is_read_is_refused(rewritable, monkeypatch):
-    home, records, stock = rewritable(94), adapter_record.Records(), adapter_record._copy
+    home, records, stock = rewritable(94), lora_ids.Records(), adapter_record._copy
 
     def changing(source, target):
         digest = stock(source, target)
@@ -276,7 +276,7 @@ def test_an_adapter_that_cannot_be_copied_is_refused(rewritable, tmp_path):
 def test_a_change_that_keeps_size_and_time_is_seen(rewritable):
     """As ``cp -p`` over a file makes it: only the time of the inode's own change differs."""
     weights = Path(rewritable(97), "adapter_model.safetensors")
-    records = adapter_record.Records()
+    records = lora_ids.Records()
     record, before = records.read(str(weights.parent)), weights.stat()
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
@@ -287,7 +287,7 @@ def test_a_change_that_keeps_size_and_time_is_seen(rewritable):
 
 
 def test_what_was_read_before_is_not_copied_again(rewritable):
-    home, records = rewritable(98), adapter_record.Records()
+    home, records = rewritable(98), lora_ids.Records()
     record = records.read(home)
     assert records.read(home) is record
     request = lora_request(ToyAdapter("copied", next(NUMBERS), home, INVOCATION))
@@ -429,7 +429,7 @@ def test_copies_that_a_cleaner_deletes_are_loaded_all_the_same(engine, rewritabl
 
 
 def test_files_are_open_as_long_as_an_adapter_is_known(rewritable):
-    records = adapter_record.Records()
+    records = lora_ids.Records()
     record = records.read(rewritable(102))
     opened = [Path(file) for _, file in record.opened]
     assert [file.read_bytes() for file in opened] == [Path(record.copy, name).read_bytes() for name, _ in record.opened]

@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from alora import weights
 from alora.errors import AdapterError
-from alora.vllm_plugin import adapter_record, adapter_weights
+from alora.vllm_plugin import adapter_record, adapter_weights, lora_ids
 from alora.vllm_plugin.adapter_config import read_config
-from alora.vllm_plugin.adapter_record import NoFile, Records
+from alora.vllm_plugin.adapter_record import NoFile
 from alora.vllm_plugin.carried_request import carry
+from alora.vllm_plugin.lora_ids import Records
 from tests.vllm.toy_engine import lora_request
 from tests.vllm.toy_models import ToyAdapter, edit_config
 
@@ -66,8 +67,8 @@ def asked(home: Path, **more) -> SimpleNamespace:
 
 
 def test_a_change_is_read_once_and_not_for_every_request(home, monkeypatch):
-    records, reads, stock = Records(), [], adapter_record.read_record
-    monkeypatch.setattr(adapter_record, "read_record", lambda *given: reads.append(given) or stock(*given))
+    records, reads, stock = Records(), [], lora_ids.read_record
+    monkeypatch.setattr(lora_ids, "read_record", lambda *given: reads.append(given) or stock(*given))
     records.hold(1, records.read(str(home)))
     (home / "adapter_model.safetensors").touch()
     for _ in range(3):
@@ -102,7 +103,7 @@ def test_the_same_content_is_the_same_record_however_often_it_is_written(home):
 
 def test_a_copy_that_nobody_holds_is_deleted_when_its_time_is_over(toys, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(adapter_record.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(lora_ids.time, "monotonic", lambda: now[0])
     records = Records(1)
     copies = []
     for number, name in enumerate(("linear", "wide", "other"), start=1):
@@ -217,7 +218,7 @@ def test_an_evicted_id_means_what_it_meant(home, toys, invocation):
 
 
 def test_few_evicted_ids_are_remembered(home, monkeypatch):
-    monkeypatch.setattr(adapter_record, "_REMEMBERED", 2)
+    monkeypatch.setattr(lora_ids, "_REMEMBERED", 2)
     records = Records(1)
     record = records.read(str(home))
     for number in (1, 2, 3, 2**30 + 4, -record.number, 5):

@@ -12,7 +12,7 @@ from alora.bundle.vllm_certificate import add_vllm_certificate
 from alora.bundle.write import BundleContents, write_bundle
 from alora.errors import BundleError
 from alora.identity.certificate import ControlRecord, ParityRecord, read_certificate
-from alora.vllm_plugin.adapter_record import _stamp
+from alora.vllm_plugin.adapter_record import stamp_of
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter
 
 PARITY = ParityRecord(3, "float32", "float32", 1e-6, 1e-3, True, (ControlRecord("adapter silently off", True, "1"),))
@@ -47,9 +47,9 @@ def test_behind_a_link_the_bundle_changes_and_the_link_stays(folder, certificate
 
 def test_a_server_does_not_take_the_adapter_for_a_changed_one(folder, certificate):
     """Name, size, inode and time stay; a server reads a file whose links were counted anew, and finds what it knew."""
-    before = [of_file[:-1] for of_file in _stamp(str(folder))]
+    before = [of_file[:-1] for of_file in stamp_of(str(folder))]
     add_vllm_certificate(load_bundle(folder), certificate)
-    assert [of_file[:-1] for of_file in _stamp(str(folder))] == before
+    assert [of_file[:-1] for of_file in stamp_of(str(folder))] == before
 
 
 def test_a_failed_or_foreign_certificate_is_refused_and_changes_nothing(folder, certificate):
