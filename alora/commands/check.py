@@ -31,7 +31,7 @@ from alora.data.check import (
     count_labels,
     describe_positive,
 )
-from alora.data.conversation import read_labelled
+from alora.data.labelled import read_labelled
 from alora.data.splits import hold_out, merge_rows, read_policy_rows, source_of
 from alora.errors import AloraError, DataError, first_line
 from alora.findings import ERROR, WARNING, Finding, Findings, as_lines

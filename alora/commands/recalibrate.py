@@ -24,8 +24,8 @@ from alora.commands.output import say, say_json, table
 from alora.commands.run_rows import data_settings, known_of_run, note_leak, read_for, read_noted, trained_rows
 from alora.config.received import value_at
 from alora.config.schema import BaseSettings, Recipe
-from alora.data.conversation import LabelledConversation, each, named
-from alora.data.sources import Source
+from alora.data.conversation import LabelledConversation
+from alora.data.sources import Source, each, named
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
 from alora.evaluation.predict import Predictions, predict

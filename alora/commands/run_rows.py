@@ -11,8 +11,8 @@ from alora.bundle.manifest import read_manifest
 from alora.bundle.named import saved_run
 from alora.config.precedence import over
 from alora.config.schema import ColumnSettings, DataSettings, Recipe
-from alora.data.conversation import LabelledConversation, named
-from alora.data.sources import Source
+from alora.data.conversation import LabelledConversation
+from alora.data.sources import Source, named
 from alora.data.splits import hold_out, known_rows, read_shared_rows, rows_digest
 from alora.errors import AloraError, ConfigError, DataError, LeftOut, first_line
 from alora.findings import Findings, as_lines

@@ -15,7 +15,7 @@ from alora.bundle.vllm_certificate import add_vllm_certificate
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.run_rows import data_settings
 from alora.config.schema import Recipe
-from alora.data.conversation import read_labelled
+from alora.data.labelled import read_labelled
 from alora.data.splits import source_of
 from alora.errors import BundleError, ConfigError, LeftOut
 from alora.identity.cases import identity_probes

@@ -1,1 +1,1 @@
-"""Labelled conversations: opened (``sources``), parsed (``formats``), made rows (``messages``, ``conversation``)."""
+"""Labelled conversations: opened (``sources``), parsed (``formats``), read (``conversation``, ``labelled``)."""

@@ -16,6 +16,16 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 Source = str | Sequence[str]  # a file or a data set, or several whose rows follow each other
 
 
+def each(source: Source) -> list[str]:
+    """The sources of a setting that names one or several."""
+    return [source] if isinstance(source, str) else list(source)
+
+
+def named(source: Source) -> str:
+    """The sources of a setting as a message shows them."""
+    return ", ".join(each(source))
+
+
 def read_rows(source: str, findings: Findings) -> Iterator[Row]:
     """Every row of ``source``: a path, or ``hub:NAME``, ``hub:NAME:SPLIT``, ``hub:NAME:CONFIG:SPLIT``.
 

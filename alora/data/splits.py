@@ -7,16 +7,9 @@ from dataclasses import dataclass, replace
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings
-from alora.data.conversation import (
-    Conversation,
-    LabelledConversation,
-    each,
-    named,
-    none_labelled,
-    read_labelled,
-    read_multilabelled,
-)
-from alora.data.sources import Source
+from alora.data.conversation import Conversation, LabelledConversation
+from alora.data.labelled import none_labelled, read_labelled, read_multilabelled
+from alora.data.sources import Source, each, named
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.findings import Findings
 from alora.policy import Policy

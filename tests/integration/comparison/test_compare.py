@@ -15,7 +15,7 @@ from alora.cli import main
 from alora.comparison.probe import STRENGTHS, fit_and_score, hidden_states
 from alora.comparison.task import MethodRun, Workbench, at_most, method_runs, read_task
 from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, PromptSettings, Recipe
-from alora.data.conversation import read_multilabelled
+from alora.data.labelled import read_multilabelled
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.policy import read_policies
 from alora.prompt.render import Renderer

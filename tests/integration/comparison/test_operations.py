@@ -21,7 +21,7 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.commands import fleet as fleet_command
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
-from alora.data.conversation import read_multilabelled
+from alora.data.labelled import read_multilabelled
 from alora.data.splits import hold_out, rows_digest
 from alora.errors import BundleError, DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability

@@ -21,15 +21,8 @@ import pytest
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data import formats, openers, parquet, sources
 from alora.data.columns import holds_rows
-from alora.data.conversation import (
-    Conversation,
-    Message,
-    Rejected,
-    read_conversation,
-    read_labelled,
-    read_multilabelled,
-    stream_conversations,
-)
+from alora.data.conversation import Conversation, Message, Rejected, read_conversation, stream_conversations
+from alora.data.labelled import read_labelled, read_multilabelled
 from alora.errors import DataError
 from alora.findings import Findings, as_lines
 from alora.policy import Policy

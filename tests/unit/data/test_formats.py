@@ -8,7 +8,7 @@ import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data import formats
-from alora.data.conversation import read_labelled
+from alora.data.labelled import read_labelled
 from alora.data.messages import Message
 from alora.errors import DataError
 from alora.findings import Findings

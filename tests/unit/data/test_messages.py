@@ -10,7 +10,8 @@ import pytest
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.cells import STAYS_ONE, STAYS_WITHIN, spoken, unsplit_speakers
 from alora.data.columns import find_columns, note_unread
-from alora.data.conversation import Rejected, read_labelled, stream_conversations
+from alora.data.conversation import Rejected, stream_conversations
+from alora.data.labelled import read_labelled
 from alora.data.messages import Message, ToolCall, conversation_of
 from alora.errors import DataError
 from alora.findings import Findings

@@ -8,7 +8,8 @@ import pytest
 
 from alora.config.schema import DataSettings
 from alora.data import spool
-from alora.data.conversation import Message, read_multilabelled
+from alora.data.conversation import Message
+from alora.data.labelled import read_multilabelled
 from alora.data.splits import merge_rows, rows_digest
 from alora.data.spool import Spool
 from alora.errors import DataError

@@ -7,7 +7,8 @@ import pytest
 
 from alora.cli import main
 from alora.config.schema import DataSettings
-from alora.data.conversation import read_labelled, stream_conversations
+from alora.data.conversation import stream_conversations
+from alora.data.labelled import read_labelled
 from alora.data.messages import as_row
 from alora.errors import ConfigError
 from alora.logs.folder import RefusedRow, VerdictFolder
