@@ -5,13 +5,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from alora.data.cells import COLON, INDENT, LINE, ROLES, SPEAKERS, STAMP, key_of, listed
+from alora.data.cells import COLON, INDENT, LINE, ROLES, SHOWN, SPEAKERS, STAMP, key_of, listed
 from alora.data.messages import Conversation
 from alora.findings import FIRST, Findings
 
 # "Bot:", "**Bot:**", "[Bot]:", "Agent #2:"
-_OPENER = re.compile(rf"{LINE}{INDENT}{STAMP}[^\w\n:]{{0,4}}(\w[^\n:：]{{0,40}}){COLON}(?!//)", re.MULTILINE)
-_LAST = re.compile(r"\W*(?:\s\W*\d+)?\W*\Z")  # "Customer #17" is one speaker with "Customer #18"; "17" is a name
+_OPENER = re.compile(
+    rf"{LINE}{INDENT}{STAMP}[^\w\n:]{{0,4}}(?!\d{{1,2}}:\d)(\w[^\n:：]{{0,40}}){COLON}(?!//)", re.MULTILINE
+)  # "9:00" is a time
+_LAST = re.compile(r"[\W\d_]+\Z")  # "Customer #17" is one speaker with "Customer #18"
 _NAMES = {*SPEAKERS, *ROLES, "agent"} - {"model", "system", "tool"}
 _WORDS = 4  # of a name, and no sentence
 _LEAST = 100  # one of so many transcripts has lines of whoever is told
@@ -24,6 +26,7 @@ class Openers:
 
     def __init__(self, role_map: Mapping[str, str]) -> None:
         self._mapped, self.transcripts = list(role_map), 0
+        self._numbered = {_LAST.sub("", name) for name in role_map} - {""}
         self._names: Counter[str] = Counter()
         self._whole, self._first = 0, Counter[str]()
 
@@ -50,18 +53,22 @@ class Openers:
             rest = opener[len(name) :]
             if opener.startswith(name) and rest.strip() and not (rest[0].isalpha() or (name[-1:] + rest[0]).isdigit()):
                 return f"{name} ..."
-        return _LAST.sub("", opener, count=1) if len(opener.split()) <= _WORDS else ""
+        if len(opener.split()) > _WORDS:
+            return ""
+        name = _LAST.sub("", opener)
+        return f"{name} ..." if name in self._numbered else name or "a number"
 
     def _told(self) -> list[tuple[str, int]]:
         """Those that are frequent, have the name of a speaker, or begin with one of the map: these first."""
         speak = {name for name in self._names if key_of(name) in _NAMES or name.endswith(" ...")}
         told = [it for it in self._names.items() if it[0] in speak or it[1] * _LEAST >= self.transcripts]
-        return sorted(told, key=lambda it: (it[0] not in speak, -it[1]))
+        return sorted(told, key=lambda it: (it[0] not in speak, -it[1], it[0]))
 
     def note(self, findings: Findings) -> None:
         """Say who was found."""
         if told := self._told():
-            text = f"{FIRST} {listed(name for name, _ in told)} are part of the turn before them"
+            more = f" and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
+            text = f"{FIRST} {listed(name for name, _ in told)}{more} are part of the turn before them"
             findings.notes[f"{text}: data.role_map has no such speaker"] += max(count for _, count in told)
 
     def note_whole(self, findings: Findings) -> None:

@@ -1122,13 +1122,15 @@ def test_labels_that_are_a_number_next_to_a_key_of_generate_are_refused(tmp_path
         read(jsonl(tmp_path, row))
 
 
-@pytest.mark.parametrize("speaker", ["Visitor ", "Customer # ", "Chat bot nr. ", "Agent"])
+@pytest.mark.parametrize(
+    "speaker", ["Visitor ", "Customer # ", "Chat bot nr. ", "Agent", "Guest", "user_", "Caller (555) 123-"]
+)
 def test_a_speaker_with_a_number_of_its_own_in_each_transcript_is_told(tmp_path, speaker):
     rows = [f"Agent: hi\n{speaker}{number}: it broke\nAgent: sure" for number in range(200)]
     notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
     settings.role_map = {"Agent": "assistant"}
     assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
-    name = speaker.rstrip(" #.") + " ..." * (speaker == "Agent")
+    name = speaker.rstrip(" #.-_()0123456789") + " ..." * (speaker == "Agent")
     text = f"lines that open with '{name}' are part of the turn before them: data.role_map has no such speaker"
     assert notes[text] == 200
 
@@ -1136,17 +1138,36 @@ def test_a_speaker_with_a_number_of_its_own_in_each_transcript_is_told(tmp_path,
 @pytest.mark.parametrize(
     ("roles", "opener", "name"),
     [
-        ({"Anna": "user"}, "4711", "4711"),
-        ({"0": "user", "1": "assistant"}, "2", "2"),
-        ({"0": "user", "1": "assistant"}, "10", "10"),
-        ({"SPEAKER_00": "user"}, "SPEAKER_02", "SPEAKER_02"),
+        ({"Anna": "user"}, "4711", "a number"),
+        ({"0": "user", "1": "assistant"}, "2", "a number"),
+        ({"0": "user", "1": "assistant"}, "10", "a number"),
+        ({"SPEAKER_00": "user"}, "SPEAKER_02", "SPEAKER ..."),
     ],
 )
-def test_a_name_of_digits_is_told_as_it_stands(tmp_path, roles, opener, name):
+def test_a_name_of_digits_is_told(tmp_path, roles, opener, name):
     path = jsonl(tmp_path, {"chat": f"{next(iter(roles))}: hi\n{opener}: it broke"})
     notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"), role_map=roles)
     assert list(stream_conversations(path, settings, notes))
     assert notes[f"lines that open with '{name}' are part of the turn before them: data.role_map has no such speaker"]
+
+
+def test_hours_are_no_speakers_and_hide_none(tmp_path):
+    hours = "\n".join(f"{hour}:00-{hour}:30" for hour in range(8, 18))
+    rows = [f"Agent: we have\n{hours}\nCustomer: 9\nDr Weber: take two" for _ in range(3)]
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
+    settings.role_map = {"Agent": "assistant", "Customer": "user"}
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    text = "lines that open with 'Dr Weber' are part of the turn before them: data.role_map has no such speaker"
+    assert notes[text] == 3
+    assert not [note for note in notes if note.startswith("lines") and note != text]
+
+
+def test_of_many_speakers_a_note_says_how_many_more_there_are(tmp_path):
+    rows = ["Agent: hi\n" + "\n".join(f"{letter}{letter}: hm" for letter in "jihgfedcba")] * 2
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
+    settings.role_map = {"Agent": "assistant"}
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    assert [note for note in notes if "'aa', 'bb', 'cc', 'dd', 'ee', 'ff', 'gg', 'hh' and 2 more are part of" in note]
 
 
 def test_names_of_a_speaker_with_numbers_count_as_one_and_take_no_memory(tmp_path, monkeypatch):
