@@ -82,7 +82,7 @@ def conversation_in(messages: Messages, where: str) -> Conversation:
         raise DataError(f'{where} is {kind(messages)}; give a list of {{"role": ..., "content": ...}}')
     row, notes = messages if isinstance(messages, Mapping) else {"messages": list(messages)}, Counter[str]()
     conversation = parse_conversation(row, where, notes=notes)
-    if said := [note for note in notes if not note.startswith(_NO_TURNS)]:
+    if said := [note for note in notes if not note.lower().startswith(_NO_TURNS)]:
         text = f"{'; '.join(said)}; give a list of messages, with every turn in it"
         warnings.warn(text, stacklevel=3)  # no row's number, so that a warning of many rows is shown once
     return conversation

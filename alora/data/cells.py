@@ -21,8 +21,6 @@ CONTEXT = ("context", "input", "history", "document", "documents", "passage", "r
 ASKED, REPLIES = ("prompt", "instruction", "question"), ("response", "completion", "output", "answer", "assistant")
 _TURNS = {**dict.fromkeys((*ASKED, "text"), "user"), **dict.fromkeys((*REPLIES, "agent"), "assistant")}
 SPEAKERS = {alias for alias, role in ALIASES.items() if role in ("user", "assistant")}
-# Of a lone column's name, by which it may be a reply; if it is read as the user's, a note says so.
-_REPLY_WORDS = {"reply", "generation", "generated", "prediction", "chosen", "rejected", "target"}
 # Names of columns that say who speaks, so that no note need; a reference may be the user's document, or the answer.
 _PLAIN = {*_TURNS, *CONTEXT, *ROLES, *SPEAKERS} - {"reference"}
 # A list of messages as Python prints it (pandas writes a cell so), or cut short: no JSON, and no text either.
@@ -149,8 +147,7 @@ def _column_roles(names: Sequence[str], where: str, settings: DataSettings, find
         return None
     found = [role or ("user", "assistant")[index % 2] for index, role in enumerate(roles)]
     for name, role in zip(names, found, strict=True):
-        told = len(names) > 1 or not words_of(name).isdisjoint(_REPLY_WORDS)
-        if told and name not in role_map and key_of(name) not in _PLAIN:
+        if name not in role_map and key_of(name) not in _PLAIN:
             findings.notes[f"column {shortened(name)} is read as {role}"] += 1
     return found
 
@@ -175,9 +172,9 @@ def key_of(name: str) -> str:
 
 @lru_cache
 def words_of(name: str) -> frozenset[str]:
-    """The words of a column's name (``bot_response``, ``botResponse``), each as it is and without a plural's s."""
+    """The words of a column's name (``bot_response``, ``botResponse``), each as it is and without a plural's ending."""
     words = re.findall(r"[^\W\d_]+", _CAMEL.sub("_", name).lower())
-    return frozenset(form for word in words for form in (word, word.removesuffix("s")))
+    return frozenset(form for word in words for form in (word, word.removesuffix("s"), re.sub("ies$", "y", word)))
 
 
 def _roles_aside(row: dict[str, Any], settings: DataSettings) -> list[str]:

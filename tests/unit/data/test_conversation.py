@@ -1077,7 +1077,7 @@ def test_texts_that_no_speaker_opens_are_counted(tmp_path, line, name):
     (tmp_path / "one.json").write_text(json.dumps({"chat": line}))
     notes = Counter[str]()
     read_conversation(str(tmp_path / "one.json"), settings, notes)
-    assert notes == {note: 1}
+    assert notes == {note: 1, "column 'chat' is read as user": 1}
     settings.role_map = {"chat": "user"}
     assert counted(line) == (0, 0)
     notes.clear()

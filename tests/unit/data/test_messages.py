@@ -425,16 +425,18 @@ def test_messages_in_one_of_several_text_columns_are_one_text_and_noted():
     ):
         conversation, findings = read({"chat": written}, columns=columns)
         assert conversation.messages == (Message("user", written),)
-        assert findings.notes == {note.replace("history", "chat"): 1}
+        assert findings.notes == {note.replace("history", "chat"): 1, "column 'chat' is read as user": 1}
     blank = " " * 1_000_000 + "Hi"
     assert read({"chat": blank, "label": "ok"}, columns=columns)[0].messages == (Message("user", blank),), "at once"
     pasted = '[{"id": 1, "value": 3}] what is wrong with this?'
-    assert not read({"chat": pasted}, columns=columns)[1].notes
+    assert read({"chat": pasted}, columns=columns)[1].notes == {"column 'chat' is read as user": 1}
     assert read({"text": pasted})[0].messages == (Message("user", pasted),)
 
 
-@pytest.mark.parametrize(("name", "told"), [("reply", 1), ("generated_text", 1), ("response", 0), ("chat", 0)])
-def test_a_lone_column_that_may_be_a_reply_is_noted(name, told):
+@pytest.mark.parametrize(
+    ("name", "told"), [("reply", 1), ("replies", 1), ("bot_to_customer", 1), ("chat", 1), ("response", 0)]
+)
+def test_what_a_lone_column_is_read_as_is_noted_unless_its_name_says_so(name, told):
     _, findings = read({name: "Hi"}, columns=ColumnSettings(messages=name))
     assert findings.notes == ({f"column {name!r} is read as user": 1} if told else {})
 
@@ -502,16 +504,19 @@ def test_a_message_a_row_is_no_conversation_a_row(names):
     named = ColumnSettings(messages=names[1])
     conversation, findings = read(row, columns=named)
     assert conversation.messages == (Message("user", "Hi"),)
-    assert findings.notes == {f"{names[0]!r} is not read: {gather}": 1}
+    read_as = {f"column {names[1]!r} is read as user": 1}
+    assert findings.notes == {f"{names[0]!r} is not read: {gather}": 1} | read_as
     for sender in ("sender", "from"):
         mail = {sender: "ann@example.org", "subject": "Hello", "content": "Hi"}
         assert read(mail)[1].all()[0].problem.endswith("; set data.columns.messages=NAME, one for all rows of a file")
     assert read({"role": "Rep", "content": "Hi"})[1].all()[0].problem.endswith(f"; {gather}")
-    assert read(row | {names[0]: "Agent"}, columns=named)[1].notes == {f"{names[0]!r} is not read: {gather}": 1}
+    assert (
+        read(row | {names[0]: "Agent"}, columns=named)[1].notes == {f"{names[0]!r} is not read: {gather}": 1} | read_as
+    )
     for other in (row | {names[0]: "ann"}, row | {names[0]: None}, {names[1]: "Hi"}):
-        assert not read(other, columns=named)[1].notes
-    assert not read(row, columns=ColumnSettings(messages=names[1], group=names[0]))[1].notes
-    assert read(row | {names[0]: "Ann"}, columns=named, role_map={"Ann": "user"})[1].notes
+        assert read(other, columns=named)[1].notes == read_as
+    assert read(row, columns=ColumnSettings(messages=names[1], group=names[0]))[1].notes == read_as
+    assert read(row | {names[0]: "Ann"}, columns=named, role_map={"Ann": "user"})[1].notes.keys() > read_as.keys()
     for other in ({"role": "user"}, {"content": "Hi"}, {"role": "user", "content": ["Hi"]}, {"role": 1, "value": "Hi"}):
         (finding,) = read(other)[1].all()
         assert finding.problem.endswith("; set data.columns.messages=NAME, one for all rows of a file")
@@ -741,7 +746,7 @@ def test_columns_that_are_named_or_called_messages_are_not_looked_for():
     assert findings.notes == {"'text', 'mine' are not read: data.columns.messages names no such turn": 1}
     conversation, findings = read(row, columns=ColumnSettings(messages="mine"))
     assert conversation.messages == (Message("user", "third"),)
-    assert not findings.notes
+    assert findings.notes == {"column 'mine' is read as user": 1}
 
 
 def test_messages_packed_as_json_in_a_text():
@@ -861,7 +866,7 @@ def test_a_transcript_that_opens_otherwise_stays_one_message_with_a_note(stamp):
         conversation, findings = read({"chat": text}, columns=columns, role_map=SPOKEN_BY)
         assert conversation.messages == (Message("user", text),)
         assert conversation.unsplit == ("Customer", "Agent")
-        assert findings.notes == {STAYS_ONE: 1}
+        assert findings.notes == {STAYS_ONE: 1, "column 'chat' is read as user": 1}
     for text in (CHAT.format(stamp, stamp), "Chat started by visitor\n" + CHAT.format("", "")):
         assert read({"messages": text}, role_map=SPOKEN_BY)[0] is None
         (finding,) = read({"messages": text}, role_map=SPOKEN_BY)[1].all()
@@ -927,7 +932,8 @@ def test_speakers_that_are_called_as_their_roles_are_do_speak(tmp_path):
     path.write_text(json.dumps({"chat": "User: hi"}))
     settings.role_map = {"assistant": "assistant"}
     assert [row for _, row in stream_conversations(str(path), settings, notes)]
-    assert list(notes) == ["no text is of a speaker of data.role_map, spelt so: 'assistant'"]
+    unspoken = "no text is of a speaker of data.role_map, spelt so: 'assistant'"
+    assert list(notes) == ["column 'chat' is read as user", unspoken]
 
 
 @pytest.mark.parametrize(
@@ -980,7 +986,7 @@ def test_who_speaks_in_a_text_column_its_name_says_or_they_take_turns(names, rol
     )
     assert findings.notes["role 'Kundin' is read as user"] == ("Kundin" in row)
     guessed = [f"column {name!r} is read as {role}" for name, role in zip(row, roles.split(","), strict=True)]
-    plain = ("history", "customer", "agent", "system", "Kundin", "gpt", "context", "answer", "observation")
+    plain = ("history", "customer", "agent", "system", "Kundin", "gpt", "context", "answer")
     wanted = {note for note, name in zip(guessed, row, strict=True) if name not in plain}
     assert {note for note in findings.notes if note.startswith("column ")} == wanted
 
