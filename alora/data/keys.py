@@ -9,7 +9,7 @@ MEDIA = ("image", "audio", "video", "file", "document")
 _KNOWN = frozenset(
     (
         *("annotations", "citations", "logprobs", "parsed", "parsed_arguments"),
-        *("id", "index", "model", "object", "phase", "status", "type", "uuid"),  # and every ..._id
+        *("id", "index", "model", "object", "phase", "status", "type", "uuid"),  # and every ..._id and ...Id
         *("created", "created_at", "createdAt", "date", "datetime", "timestamp", "updated_at", "updatedAt"),
         *("lang", "language", "locale", "metadata", "sender"),
         *("async", "caller", "namespace", "toolset_name"),
@@ -30,7 +30,7 @@ def media_of(value: Mapping[Any, Any]) -> list[str]:
 
 def unread(value: Mapping[Any, Any], *read: str) -> list[str]:
     """The keys that hold a text and are neither in ``read`` nor known to hold no words of the conversation."""
-    names = [key for key in value if key not in read and key not in _KNOWN and not str(key).endswith("_id")]
+    names = [key for key in value if key not in read and key not in _KNOWN and not str(key).endswith(("_id", "Id"))]
     return [str(key) for key in names if _holds_text(value[key])]
 
 

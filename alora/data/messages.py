@@ -7,6 +7,7 @@ from typing import Any
 
 from alora.config.schema import DataSettings
 from alora.data.cells import (
+    GATHER,
     ROLES,
     STAYS_ONE,
     STAYS_WITHIN,
@@ -19,11 +20,14 @@ from alora.data.cells import (
     role_of,
     unpacked,
     unsplit_speakers,
+    words_of,
 )
 from alora.data.formats import shortened
 from alora.data.keys import MEDIA, media_of, opened, unread
 from alora.findings import Findings
 from alora.reading import lone_surrogate
+
+_CONVERSATION_ID = {"id", "conversation", "dialog", "dialogue", "chat", "thread", "ticket"}
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,7 @@ class _Reader:
     def __init__(self, settings: DataSettings, findings: Findings, where: str) -> None:
         self._settings, self._findings, self._where, self._number = settings, findings, where, 0
         self._tools: dict[str, str] = {}
+        self._whose: dict[str, Any] = {}
 
     def _add(self, code: str, problem: str) -> None:
         self._findings.add(code, self._where, problem, f"message {self._number}" if self._number else "'system'")
@@ -169,6 +174,7 @@ class _Reader:
         if len(item) == 2 and role in ROLES and isinstance(content, str) and lone_surrogate(content) is None:
             return Message(role, content)  # nearly every message there is
         before = self._findings.count
+        self._of_one_conversation(item)
         who = next((key for key in ("role", "from") if item.get(key) is not None), "role")
         role = self._role(item.get(who))
         given = [
@@ -195,6 +201,13 @@ class _Reader:
                 problem = f"content has a lone surrogate at character {surrogate}, which is not Unicode text"
                 self._add("NOT_UNICODE", problem)
         return Message(role, content, name, calls) if self._findings.count == before else None
+
+    def _of_one_conversation(self, item: dict[Any, Any]) -> None:
+        """Refuse a list of the messages of several, as a table of one message a row becomes."""
+        for key, value in item.items():
+            named = isinstance(key, str) and words_of(key) & _CONVERSATION_ID > {"id"}
+            if named and isinstance(value, str | int) and self._whose.setdefault(key, value) != value:
+                self._add("MESSAGES_KIND", f"{shortened(key)} is {shortened(value)}, and another before; {GATHER}")
 
     def _role(self, role: Any) -> str:
         known = role_of(role, self._settings.role_map) if isinstance(role, str) else None

@@ -441,6 +441,20 @@ def test_what_a_lone_column_is_read_as_is_noted_unless_its_name_says_so(name, to
     assert findings.notes == ({f"column {name!r} is read as user": 1} if told else {})
 
 
+@pytest.mark.parametrize("key", ["conversation_id", "chatId", "thread_id"])
+def test_a_list_of_several_conversations_messages_is_refused(key):
+    def said(*ids):
+        items = [{"role": "user", "content": "Hi", "turn": turn, key: one} for turn, one in enumerate(ids)]
+        return read({"messages": items})[1].all()
+
+    (finding,) = said("c1", "c1", "c2")
+    assert finding.problem.startswith(f"{key!r} is 'c2', and another before; one row is one conversation")
+    assert finding.where.endswith("message 3")
+    assert not said("c1", "c1")
+    assert not said(7, 7, None)
+    assert not read({"messages": [{"role": "user", "content": "Hi", "message_id": number} for number in "ab"]})[1].all()
+
+
 def test_a_role_that_is_null_is_said_elsewhere():
     found, findings = messages({"role": None, "from": "human", "value": "Hi"})
     assert found == (Message("user", "Hi"),)
