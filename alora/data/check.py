@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, combinations
 
-from alora.data.cells import COLON, GATHER, STAMP, listed, role_note, usual_role, words_of
+from alora.data.cells import COLON, GATHER, INDENT, STAMP, listed, role_note, usual_role, words_of
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.formats import shortened
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
@@ -16,7 +16,9 @@ FEW_ROWS = 8  # of one label: below this a metric is noise
 LEAST_POSITIVES = 10  # validation rows that a threshold is fitted on
 RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
-_SPEAKER = re.compile(rf"^[ \t\u200e]*{STAMP}(\w[\w .-]{{0,30}}):(?!//)", re.MULTILINE)
+_SPEAKER = re.compile(
+    rf"^{INDENT}{STAMP}[^\w\n:]{{0,4}}(\w(?:[\w .-]{{0,29}}[\w.-])?){COLON}(?!//)", re.MULTILINE
+)  # "Agent:", "### Agent:", "**Agent:**"
 _BREAK = re.compile(r"<br\s{0,2}/?>|[\r\x0b\x0c\x85\u2028\u2029]", re.IGNORECASE)  # of a line, for some
 # Words of names that a form or a passage has hardly.
 _REPLYING = {"assistant", "agent", "bot", "chatbot", "ai", "gpt", "support", "operator", "rep", "advisor"}
