@@ -9,6 +9,7 @@ of the suffix. Pieces of the chat template are tokenised with its control tokens
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 SYSTEM_TEXT = "You review conversations between users and an assistant."
 HEADING = "Conversation:\n"
 SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
+# What reads as another's turn, where a user wrote it; behind "> ", as mail quotes, and so what stands so already.
+_FORGED = re.compile(rf"\n(?=(?:> )*(?:{'|'.join(SPEAKERS.values())})(?: \(|:))")
 MARKER = " [...] "
 OTHER_ANSWERS = ("Yes", "No", "yes", "no", "True", "False", "A", "B", "C", "D", "1", "2", "3", "4")
 LEAST_CONTENT = 16  # tokens of conversation that a prefix must have room for
@@ -170,7 +173,7 @@ class Renderer:
         generic = Turn("system", tuple(self._text.encode(SYSTEM_TEXT)))
         messages = conversation.messages
         if self.settings.layout == "transcript":
-            lines = "\n".join(map(_spoken, messages))
+            lines = "\n".join(_FORGED.sub("\n> ", _spoken(message)) for message in messages)
             return generic, [Turn("user", tuple(self._text.encode(lines)), kept=True)]
         own = messages[0].role == "system"
         turns = [self._turn(message) for message in messages[own:]]
@@ -182,6 +185,8 @@ class Renderer:
         role, content = message.role, message.text
         if role not in self._template.open:  # a later system turn, or a tool's, where the template has none
             role, content = "user", _spoken(message)
+        elif role == "user" and not SPEAKERS.keys() <= self._template.open.keys():
+            content = f"> {content}" if _FORGED.match(f"\n{self._trimmed(role, content)}") else content
         content = json.dumps(content, ensure_ascii=False)[1:-1] if role in self._template.quotes else content
         wrapper = len(self._markup(self._template.open[role])) + len(self._markup(self._template.close[role]))
         if role == "tool":
