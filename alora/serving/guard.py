@@ -1,6 +1,7 @@
 """Ask a guard server for every policy's verdict in one request. No torch, no tokenizer: HTTP alone."""
 
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,8 +22,10 @@ from alora.verdict import Calibration
 _LISTING_S = 10.0  # of silence, before it says what it serves
 _CONNECTIONS = 100
 _MOST = 2**31  # tokens
+_SHOWN = 8  # policies in a warning
 _DIGEST = re.compile("[0-9a-f]{8,128}")
 _Made = TypeVar("_Made")
+_logger = logging.getLogger("alora.serving")
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,8 @@ class Guard(Closing):
     """A guard server at ``url`` (``http://HOST:PORT``), whose key is read from ``$VLLM_API_KEY``; use it by ``with``.
 
     Several servers of the same policies: each conversation, by tenant (``cache_salt``) and opening, has its own; where
-    that cannot answer, the next one does. Without an answer the call raises: silence is not consent.
+    that cannot answer, the next one does. Without an answer the call raises: silence is not consent. A warning of the
+    logger ``alora.serving`` says where two of them do not serve the same.
 
     Args:
         timeout: seconds of a server's silence, and half of what its whole answer may take. A call that waits behind
@@ -178,6 +182,7 @@ class AsyncGuard(AsyncClosing):
         self._servers = Servers([*map(root, urls)], "/v1/guard/health")
         # One that hangs holds its own connections alone.
         self._timeout, self._http = timeout, {root(server): Http(_CONNECTIONS) for server in urls}
+        self._served: dict[str, dict[str, object]] = {}  # by each: a policy's adapter and threshold
 
     async def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
         if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
@@ -193,12 +198,25 @@ class AsyncGuard(AsyncClosing):
         async def ask(url: str) -> GuardAnswer:
             http = self._http[url]
             sent = await http.exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session})
-            return _read(url, http, *sent, lambda said: typed(GuardAnswer, said).require(fields))
+            answer = _read(url, http, *sent, lambda said: typed(GuardAnswer, said).require(fields))
+            if answer.complete and not fields.get("policies"):
+                self._compare(url, {one.policy: (one.adapter, one.threshold) for one in answer.verdicts})
+            return answer
 
         def of_engine(answer: GuardAnswer) -> bool:
             return {verdict.status for verdict in answer.verdicts} != {"missed"}
 
         return await self._servers.first(session, ask, of_engine)
+
+    def _compare(self, url: str, served: dict[str, object]) -> None:
+        """Warn where what a server serves is not what others do: then its conversations' verdicts are other ones."""
+        if self._served.get(url) == served:
+            return
+        self._served[url] = served
+        for other, theirs in self._served.items():
+            if differ := sorted(id for id in served.keys() | theirs.keys() if served.get(id) != theirs.get(id)):
+                text = "%s and %s do not serve the same version of %s, or one does not serve it: give both the same"
+                _logger.warning(text, named(url), named(other), printable(", ".join(differ[:_SHOWN])[:300]))
 
     async def policies(self) -> list[GuardPolicy]:
         async def ask(url: str) -> list[GuardPolicy]:

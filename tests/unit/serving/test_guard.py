@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from alora.errors import ConfigError, PromptRefused
 from alora.serving.guard import AsyncGuard, Guard, GuardAnswer, GuardVerdict
 from alora.serving.servers import session_id
+from tests.unit.serving.test_client import server
 from tests.unit.test_http import raw
 
 URL = "http://127.0.0.1:1"
@@ -106,3 +109,30 @@ def test_a_guard_that_hangs_holds_no_connection_of_another(monkeypatch):
 
     with raw(refused) as well, socket.create_server(("127.0.0.1", 0)) as listening:
         asyncio.run(checked(well, f"http://127.0.0.1:{listening.getsockname()[1]}"))
+
+
+def asked_in_turn(*answers, **fields):
+    """Ask several guards, each of which gives its answer, until each was asked."""
+    with ExitStack() as stack:
+        urls = [stack.enter_context(server(content=asdict(one)))[0] for one in answers]
+        guard = stack.enter_context(Guard(urls, 5))
+        for number in range(40):
+            guard.check([{"role": "user", "content": str(number)}], **fields)
+
+
+def test_guards_that_do_not_serve_the_same_are_told_once(caplog):
+    one, other = verdict(0.1, False), verdict(0.1, False, threshold=0.6)
+    tone = replace(one, policy="tone", adapter="tone@0123")
+    for answers, fields, differ in (
+        ((answer(one), answer(one)), {}, None),
+        ((answer(one), answer(one, tone)), {}, "tone"),
+        ((answer(one), answer(one, tone)), {"policies": ["advice"]}, None),
+        ((answer(one), answer(replace(one, adapter="advice@4567"))), {}, "advice"),
+        ((answer(one), answer(other)), {}, "advice"),
+        ((answer(one), answer(one, unanswered("failed", flagged=True))), {}, None),
+    ):
+        caplog.clear()
+        asked_in_turn(*answers, **fields)
+        told = [record.getMessage() for record in caplog.records if "the same version" in record.getMessage()]
+        assert len(told) == (differ is not None)
+        assert all(f"do not serve the same version of {differ}, or one does not serve it" in text for text in told)
