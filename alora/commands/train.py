@@ -209,7 +209,7 @@ def _certify(this: TrainingRun, policy: Policy) -> Certificate | None:
         write_certificate(certificate, paths.identity)
     if not certificate.passed:
         raise CheckFailed(
-            f"KV identity failed: {'; '.join(certificate.failures[:3])}. No bundle was written; "
+            f"KV identity failed: {'; '.join([*certificate.failures[:3], *certificate.notes])}. No bundle was written; "
             f"the whole report is {paths.identity}"
         )
     return certificate

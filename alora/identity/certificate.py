@@ -79,6 +79,12 @@ class HandoverRecord:
         """Whether the logits are further off than rounding explains."""
         return self.logits_error is None or self.logits_error > self.bound
 
+    @property
+    def logits_in_words(self) -> str:
+        if self.logits_error is None:
+            return "the logits are not finite: its training may have diverged (training.learning_rate)"
+        return f"relative error of the logits {self.logits_error} (bound {self.bound})"
+
 
 @dataclass(frozen=True)
 class DtypeRecord:
@@ -166,7 +172,7 @@ class Certificate:
             ]
             lines += [
                 f"{record.dtype}: handover, {handover.case}: {handover.prefix_changed} element(s) of the cached "
-                f"prefix changed, relative error of the logits {handover.logits_error} (bound {handover.bound})"
+                f"prefix changed, {handover.logits_in_words}"
                 for handover in record.handovers
                 if not handover.passed or handover.prefix_changed or handover.far
             ]

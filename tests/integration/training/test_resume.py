@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from alora.adapter.folder import WEIGHTS_FILE
 from alora.errors import RunError
+from alora.identity.certificate import read_certificate, write_certificate
+from alora.identity.certify import EXPERTS_NOTE
 from alora.reading import content_digest
 from alora.training.checkpoints import last_whole_checkpoint, mark_complete
 from tests.forked import kill_when, run_forked, start_forked
@@ -218,3 +221,21 @@ def test_a_changed_policy_is_not_exported_with_the_old_threshold(finished, tmp_p
     assert code == 2
     assert "is not the one that" in errors
     assert not (tmp_path / "out").exists()
+
+
+def test_a_failed_identity_is_told_with_the_certificates_notes_and_leaves_no_bundle(finished, tmp_path):
+    folder, overrides, _ = finished
+    run = shutil.copytree(folder / "run", tmp_path / "run", symlinks=True)
+    shutil.rmtree(run / "battery/toy")
+    file = run / "policies/toy/identity.json"
+    certificate = read_certificate(file)
+    (record,) = certificate.dtypes
+    handovers = tuple(replace(handover, prefix_changed=1, passed=False) for handover in record.handovers[:1])
+    failed = replace(record, passed=False, handovers=handovers)
+    write_certificate(replace(certificate, passed=False, dtypes=(failed,), notes=(EXPERTS_NOTE,)), file)
+    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
+    code, _, errors = run_forked("train", *again, cache=folder / "cache")
+    assert code == 1
+    assert "KV identity failed: " in errors
+    assert f"; {EXPERTS_NOTE}. No bundle was written" in errors
+    assert not (run / "battery/toy").exists()

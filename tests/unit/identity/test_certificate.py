@@ -102,7 +102,7 @@ def test_failures_name_each_kind():
     assert replace(CERTIFICATE, dtypes=(record,)).failures == (
         "float32: prefix check, conversation 1, row 0, layer 0 K, position 2: 1 element(s) differ",
         "float32: handover, conversation 1: 3 element(s) of the cached prefix changed, "
-        "relative error of the logits None (bound 0.0001)",
+        "the logits are not finite: its training may have diverged (training.learning_rate)",
         "float32: control not caught: B = 0",
     )
     assert CERTIFICATE.failures == ()
