@@ -21,7 +21,8 @@ from alora.findings import Findings
 LISTS = ("conversations", "conversation")
 _FIRST = 50  # rows by which the columns are found
 # A name with one of these words may be a turn's: "chat_history", "response_0".
-_WORDS = {*CONTEXT, *ASKED, *REPLIES}
+_WORDS = {*CONTEXT, *ASKED, *REPLIES, "reply", "message", "turn", "bot", "generated", "generation", "prediction"}
+_WORDS |= {"choice", "candidate", "chosen", "rejected", "target", "knowledge"}
 _OWN = {  # what the rows of alora's own commands hold
     "label": {"messages": list, "labels": dict, "verdicts": dict},
     "generate": {"messages": list, "label": str, "generated": dict},

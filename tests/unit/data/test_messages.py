@@ -226,7 +226,7 @@ def test_what_stands_next_to_detected_texts_and_is_not_read_is_noted():
         ({"topic": "a", "year": 1, "policy": "p"}, "'topic' is not read"),
         ({"Context": "Docs.", "id": "1"}, "'Context' is not read"),
         ({"input": "", "history": [["a", "b"]]}, "'history' is not read"),
-        ({"choices": [{}], "Chat_History": "So?", "history_id": 3}, "'Chat_History', 'choices' are not read"),
+        ({"options": [{}], "Chat_History": "So?", "history_id": 3}, "'Chat_History', 'options' are not read"),
         (
             {"previous_turns": TURNS, "score": 0.5, "spans": [], "meta": {"a": 1}},
             "'previous_turns', 'meta' are not read",
@@ -356,10 +356,10 @@ def test_a_note_names_what_may_be_a_turn_first_and_how_many_more_there_are(tmp_p
 
 def test_labels_of_several_policies_in_columns_are_no_turns(tmp_path):
     path, notes = tmp_path / "rows.jsonl", Counter[str]()
-    path.write_text(json.dumps({"messages": TURNS, "toxic": "yes", "response_label": "no", "response": "Ho"}) + "\n")
+    path.write_text(json.dumps({"messages": TURNS, "toxic": "yes", "response_label": "no", "bot_replies": "Ho"}) + "\n")
     settings = DataSettings(columns=ColumnSettings(label="%policy%"))
     assert len(list(stream_conversations(str(path), settings, notes))) == 1
-    assert notes == {"'response' is not read: data.columns.messages names no such turn": 1}
+    assert notes == {"'bot_replies' is not read: data.columns.messages names no such turn": 1}
 
 
 def test_a_column_is_noted_once_however_many_rows_have_others(tmp_path):
