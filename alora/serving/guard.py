@@ -140,7 +140,7 @@ class Guard(Closing):
 
     Several servers of the same policies: each conversation, by tenant (``cache_salt``) and opening, has its own; where
     that cannot answer, the next one does. Without an answer the call raises: silence is not consent. A warning of the
-    logger ``alora.serving`` says where two of them do not serve the same.
+    logger ``alora.serving`` says where two of them do not serve the same, by whole answers on all policies.
 
     Args:
         timeout: seconds of a server's silence, and half of what its whole answer may take. A call that waits behind
@@ -183,6 +183,7 @@ class AsyncGuard(AsyncClosing):
         # One that hangs holds its own connections alone.
         self._timeout, self._http = timeout, {root(server): Http(_CONNECTIONS) for server in urls}
         self._served: dict[str, dict[str, object]] = {}  # by each: a policy's adapter and threshold
+        self._told: set[tuple[str, ...]] = set()
 
     async def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
         if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
@@ -214,9 +215,13 @@ class AsyncGuard(AsyncClosing):
             return
         self._served[url] = served
         for other, theirs in self._served.items():
-            if differ := sorted(id for id in served.keys() | theirs.keys() if served.get(id) != theirs.get(id)):
-                text = "%s and %s do not serve the same version of %s, or one does not serve it: give both the same"
-                _logger.warning(text, named(url), named(other), printable(", ".join(differ[:_SHOWN])[:300]))
+            differ = sorted(id for id in served.keys() | theirs.keys() if served.get(id) != theirs.get(id))
+            if not differ or (pair := (*sorted((url, other)), *differ)) in self._told:
+                continue
+            self._told.add(pair)
+            shown = self._http[url].hidden(", ".join(map(repr, differ[:_SHOWN])))
+            text = "%s and %s do not serve the same version of %s, or one does not serve it: give both the same"
+            _logger.warning(text, named(url), named(other), printable(shown[:300]))
 
     async def policies(self) -> list[GuardPolicy]:
         async def ask(url: str) -> list[GuardPolicy]:

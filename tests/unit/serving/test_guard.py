@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from alora.config.secrets import KEY
 from alora.errors import ConfigError, PromptRefused
 from alora.serving.guard import AsyncGuard, Guard, GuardAnswer, GuardVerdict
 from alora.serving.servers import session_id
@@ -120,6 +121,19 @@ def asked_in_turn(*answers, **fields):
             guard.check([{"role": "user", "content": str(number)}], **fields)
 
 
+def test_of_guards_that_differ_a_warning_comes_once_a_difference_in_one_line_without_the_key(caplog, monkeypatch):
+    monkeypatch.setenv(KEY, "short-key-1")
+    one = {"advice": ("advice@0123", 0.5)}
+    forged = {"p short-key-1\nLOG": ("a", 0.5)}
+    guard = AsyncGuard([URL, "http://127.0.0.1:2"])
+    for served in (one, forged) * 3:
+        guard._compare(URL, served)
+        guard._compare("http://127.0.0.1:2", one)
+    (record,) = caplog.records
+    assert "\n" not in record.getMessage()
+    assert "short-key-1" not in record.getMessage()
+
+
 def test_guards_that_do_not_serve_the_same_are_told_once(caplog):
     one, other = verdict(0.1, False), verdict(0.1, False, threshold=0.6)
     tone = replace(one, policy="tone", adapter="tone@0123")
@@ -135,4 +149,4 @@ def test_guards_that_do_not_serve_the_same_are_told_once(caplog):
         asked_in_turn(*answers, **fields)
         told = [record.getMessage() for record in caplog.records if "the same version" in record.getMessage()]
         assert len(told) == (differ is not None)
-        assert all(f"do not serve the same version of {differ}, or one does not serve it" in text for text in told)
+        assert all(f"do not serve the same version of '{differ}', or one does not serve it" in text for text in told)
