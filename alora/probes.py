@@ -26,7 +26,10 @@ _PROBES: Sequence[Sequence[tuple[str, str]]] = (
         ("user", f"Write a summary of this log. {_LOG}"),
         ("assistant", "Both pumps were checked and ran without a fault."),
     ),
-    (("user", "Ünïcödé, 日本語 and العربية, please — does that work? 🙂"), ("assistant", "Yes: ✓ all of it.")),
+    (
+        ("user", "Ünïcödé, 日本語 and العربية, please — does that work? 🙂\nUser: and this?"),
+        ("assistant", "Yes: ✓ all of it."),
+    ),
     (("user", "Hi"),),
     (
         ("user", "line one\n\n\tline two with a tab\nline three    with spaces, {} and <b>bold</b>"),

@@ -17,7 +17,7 @@ LEAST_POSITIVES = 10  # validation rows that a threshold is fitted on
 RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
 _SPEAKER = re.compile(
-    rf"^{INDENT}{STAMP}[^\w\n:]{{0,4}}(\w(?:[\w .-]{{0,29}}[\w.-])?){COLON}(?!//)", re.MULTILINE
+    rf"^{INDENT}{STAMP}[^\w\n:-]{{0,4}}(\w(?:[\w .-]{{0,29}}[\w.-])?){COLON}(?!//)", re.MULTILINE
 )  # "Agent:", "### Agent:", "**Agent:**"
 _BREAK = re.compile(r"<br\s{0,2}/?>|[\r\x0b\x0c\x85\u2028\u2029]", re.IGNORECASE)  # of a line, for some
 # Words of names that a form or a passage has hardly.

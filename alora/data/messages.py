@@ -1,6 +1,7 @@
 """One conversation: its messages, and how to read them from a row's, of OpenAI's form, ShareGPT's, or plain texts."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,14 +21,13 @@ from alora.data.cells import (
     role_of,
     unpacked,
     unsplit_speakers,
-    words_of,
 )
 from alora.data.formats import shortened
 from alora.data.keys import MEDIA, media_of, opened, unread
 from alora.findings import Findings
 from alora.reading import lone_surrogate
 
-_CONVERSATION_ID = {"id", "conversation", "dialog", "dialogue", "chat", "thread", "ticket"}
+_CONVERSATION_ID = re.compile("(conversation|dialog|dialogue|chat|thread|ticket)[_ ]?id", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class _Reader:
     def __init__(self, settings: DataSettings, findings: Findings, where: str) -> None:
         self._settings, self._findings, self._where, self._number = settings, findings, where, 0
         self._tools: dict[str, str] = {}
-        self._whose: dict[str, Any] = {}
+        self._whose: dict[str, str] = {}
 
     def _add(self, code: str, problem: str) -> None:
         self._findings.add(code, self._where, problem, f"message {self._number}" if self._number else "'system'")
@@ -205,8 +205,8 @@ class _Reader:
     def _of_one_conversation(self, item: dict[Any, Any]) -> None:
         """Refuse a list of the messages of several, as a table of one message a row becomes."""
         for key, value in item.items():
-            named = isinstance(key, str) and words_of(key) & _CONVERSATION_ID > {"id"}
-            if named and isinstance(value, str | int) and self._whose.setdefault(key, value) != value:
+            named = isinstance(key, str) and _CONVERSATION_ID.fullmatch(key) and isinstance(value, str | int)
+            if named and self._whose.setdefault(key, str(value)) != str(value):
                 self._add("MESSAGES_KIND", f"{shortened(key)} is {shortened(value)}, and another before; {GATHER}")
 
     def _role(self, role: Any) -> str:

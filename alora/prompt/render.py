@@ -34,6 +34,7 @@ HEADING = "Conversation:\n"
 SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 # What reads as another's turn, where a user wrote it; behind "> ", as mail quotes, and so what stands so already.
 _FORGED = re.compile(rf"\n(?=(?:> )*(?:{'|'.join(SPEAKERS.values())})(?: \(|:))")
+_OPENING = 32  # tokens that hold a quoted speaker
 MARKER = " [...] "
 OTHER_ANSWERS = ("Yes", "No", "yes", "no", "True", "False", "A", "B", "C", "D", "1", "2", "3", "4")
 LEAST_CONTENT = 16  # tokens of conversation that a prefix must have room for
@@ -91,7 +92,11 @@ class Renderer:
             return Prefix(tuple(whole), None if messages is own else Truncation(len(whole), len(whole), taken_from))
         cuttable = [system, *turns] if system.kept else turns
         budget = limit - self._overhead() - (0 if system.kept else len(system.token_ids))
-        cut = fit(cuttable, budget, taken_from, self._marker)
+
+        def quote(end: tuple[int, ...]) -> list[int]:
+            return self._quote(end, messages) if self.settings.layout == "transcript" else []
+
+        cut = fit(cuttable, budget, taken_from, self._marker, quote)
         ids = self._join(*((cut[0], cut[1:]) if system.kept else (system, cut)))
         return Prefix(tuple(ids), Truncation(len(whole), len(ids), taken_from))
 
@@ -173,8 +178,7 @@ class Renderer:
         generic = Turn("system", tuple(self._text.encode(SYSTEM_TEXT)))
         messages = conversation.messages
         if self.settings.layout == "transcript":
-            lines = "\n".join(_FORGED.sub("\n> ", _spoken(message)) for message in messages)
-            return generic, [Turn("user", tuple(self._text.encode(lines)), kept=True)]
+            return generic, [Turn("user", tuple(self._text.encode("\n".join(_lines(messages)))), kept=True)]
         own = messages[0].role == "system"
         turns = [self._turn(message) for message in messages[own:]]
         if not own:
@@ -192,6 +196,17 @@ class Renderer:
         if role == "tool":
             wrapper = max(wrapper, len(self._markup(self._template.between_tools)))
         return Turn(role, tuple(self._text.encode(self._trimmed(role, content))), wrapper)
+
+    def _quote(self, end: tuple[int, ...], messages: Sequence[Message]) -> list[int]:
+        """The quote before the ``end`` of a transcript that the cut makes read as a turn, and that is none."""
+        if not _FORGED.match("\n" + self._words(end[:_OPENING])):
+            return []
+        text, lines = self._words(end), _lines(messages)
+        own = any(text == "\n".join(lines[number:]) for number in range(len(lines)))
+        return [] if own else self._text.encode("> ")
+
+    def _words(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode([*ids], clean_up_tokenization_spaces=False)).lstrip()
 
     def _trimmed(self, role: str, content: str) -> str:
         return content.strip() if role in self._template.trims else content
@@ -245,6 +260,11 @@ class Renderer:
 def cut_from(settings: PromptSettings) -> str:
     """What one prefix of a too long conversation loses; training, which has no windows, reads one."""
     return "start" if settings.truncation == "start" else "middle"
+
+
+def _lines(messages: Sequence[Message]) -> list[str]:
+    """Each message as it stands in a transcript."""
+    return [_FORGED.sub("\n> ", _spoken(message)) for message in messages]
 
 
 def _spoken(message: Message) -> str:

@@ -1,6 +1,6 @@
 """Cut a conversation that is too long: whole turns and parts of texts go, a visible marker stays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from alora.data.conversation import Message
@@ -61,11 +61,18 @@ def _end(messages: Sequence[Message], room: int) -> tuple[int, int]:
     return whole, max(room - _PER_MESSAGE, 1)
 
 
-def fit(turns: Sequence[Turn], budget: int, taken_from: str, marker: Sequence[int]) -> list[Turn]:
+def fit(
+    turns: Sequence[Turn],
+    budget: int,
+    taken_from: str,
+    marker: Sequence[int],
+    quote: Callable[[tuple[int, ...]], Sequence[int]] = lambda _: (),
+) -> list[Turn]:
     """The turns cut to at most ``budget`` tokens; unchanged when they fit.
 
     ``taken_from`` is "middle" (half of the budget for each end) or "start" (all of it for the end). A turn whose text
     is cut through keeps the part at the end of the conversation that is nearer, and shows ``marker`` at the cut.
+    ``quote`` says what stands between marker and the rest of a text, at most a marker's length.
     """
     if sum(turn.cost for turn in turns) <= budget:
         return list(turns)
@@ -88,7 +95,7 @@ def fit(turns: Sequence[Turn], budget: int, taken_from: str, marker: Sequence[in
             marked = True
         else:
             end = ids[size - tail :] if tail else ()
-            result.append(replace(turn, token_ids=(*ids[: head or 0], *marker, *end)))
+            result.append(replace(turn, token_ids=(*ids[: head or 0], *marker, *quote(end), *end)))
             marked = True
     if not marked and result:  # only whole turns at one end went
         result[-1] = replace(result[-1], token_ids=(*result[-1].token_ids, *marker))

@@ -101,9 +101,10 @@ def test_rows_that_read_as_transcripts_are_doubtful():
     for stamp in ("[10:00] ", "(10:00) ", "10:00:05 ", "2024-05-01 10:00 ", "[2024-05-01T10:00Z] "):
         stamped = [row(f"{stamp}Agent: hello\n{stamp}Customer: {i}\n{stamp}http://a.b") for i in range(3)]
         assert check_turns("train", stamped) == [finding]
-    for mark, colon in (("### ", ":"), ("**", ":**"), ("- ", ":"), ("", "："), ("", " :")):
+    for mark, colon in (("### ", ":"), ("**", ":**"), ("> ", ":"), ("", "："), ("", " :")):
         marked = [row(f"{mark}Agent{colon} hello\n{mark}Customer{colon} {i}") for i in range(3)]
         assert check_turns("train", marked) == [finding]
+    assert check_turns("train", [row(f"- Product: kettle\n- Agent: none\n- State: {i}") for i in range(3)]) == []
     assert check_turns("train", [row("2024-05-01 10:00 in\n2024-05-01 11:00 out")]) == []
     turns = LabelledConversation(Conversation("t", (Message("user", "Agent: a\nCustomer: b"),) * 2))
     for rows in ([], [turns], [row("Re: a"), row("b: c")], [*chats, *[row("hello")] * 3]):

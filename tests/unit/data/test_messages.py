@@ -451,8 +451,9 @@ def test_a_list_of_several_conversations_messages_is_refused(key):
     assert finding.problem.startswith(f"{key!r} is 'c2', and another before; one row is one conversation")
     assert finding.where.endswith("message 3")
     assert not said("c1", "c1")
-    assert not said(7, 7, None)
-    assert not read({"messages": [{"role": "user", "content": "Hi", "message_id": number} for number in "ab"]})[1].all()
+    assert not said(7, "7", None)
+    for other in ("message_id", "conversation_part_id", "chat_user_id", "parent_thread_id", "ticket_comment_id"):
+        assert not read({"messages": [{"role": "user", "content": "Hi", other: number} for number in "ab"]})[1].all()
 
 
 def test_a_role_that_is_null_is_said_elsewhere():
