@@ -142,14 +142,15 @@ def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findi
     a row where something is in it, and no number, which is no turn."""
     filled = {name for name, cell in row.items() if isinstance(cell, str | list | dict) and cell}
     fresh = filled - looked_at
-    if not fresh or written_by_alora(row):
+    if not fresh:
         return
     looked_at |= fresh
     fresh -= named_columns(columns)
     left = [name for low, name in _spelt(row).items() if name in fresh and low not in ("system", "policy")]
     left.sort(key=lambda name: words_of(name).isdisjoint(_WORDS))
-    if POLICY_PLACE in columns.label:  # any other may be of labels
-        left = [name for name in left if words_of(name) & _WORDS and "label" not in words_of(name)]
+    if POLICY_PLACE in columns.label or written_by_alora(row):  # any other may be of labels, or alora's own
+        texts = (name for name in left if not isinstance(row[name], dict))
+        left = [name for name in texts if words_of(name) & _WORDS and "label" not in words_of(name)]
     if left:
         are = "are" if len(left) > 1 else "is"
         more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""

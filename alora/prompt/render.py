@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from alora.config.schema import PromptSettings
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 SYSTEM_TEXT = "You review conversations between users and an assistant."
 HEADING = "Conversation:\n"
 SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
+_BLANK = r"(?:[^\S\n]|▁)"  # SentencePiece writes a blank as the latter
 # What reads as another's turn, where a user wrote it; behind "> ", as mail quotes, and so what stands so already.
-_FORGED = re.compile(rf"\n(?=(?:> )*(?:{'|'.join(SPEAKERS.values())})(?: \(|:))")
+_FORGED = re.compile(rf"\n(?=(?:>{_BLANK})*(?:{'|'.join(SPEAKERS.values())})(?:{_BLANK}\(|[:：]))")
 _OPENING = 32  # tokens that hold a quoted speaker
 MARKER = " [...] "
 OTHER_ANSWERS = ("Yes", "No", "yes", "no", "True", "False", "A", "B", "C", "D", "1", "2", "3", "4")
@@ -202,7 +204,9 @@ class Renderer:
         if not _FORGED.match("\n" + self._words(end[:_OPENING])):
             return []
         text, lines = self._words(end), _lines(messages)
-        own = any(text == "\n".join(lines[number:]) for number in range(len(lines)))
+        sizes = accumulate(len(line) + 1 for line in reversed(lines))
+        number = next((number for number, size in enumerate(sizes, 1) if size > len(text)), len(lines))
+        own = text == "\n".join(lines[-number:])
         return [] if own else self._text.encode("> ")
 
     def _words(self, ids: Sequence[int]) -> str:

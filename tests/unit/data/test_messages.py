@@ -362,6 +362,13 @@ def test_labels_of_several_policies_in_columns_are_no_turns(tmp_path):
     assert notes == {"'bot_replies' is not read: data.columns.messages names no such turn": 1}
 
 
+def test_a_reply_next_to_a_row_of_alora_s_own_is_noted():
+    own = {"messages": TURNS, "label": "ok", "generated": {"by": "m"}, "near": "x"}
+    assert not read(own)[1].notes
+    _, findings = read(own | {"response": "Ho"})
+    assert findings.notes == {"'response' is not read: data.columns.messages names no such turn": 1}
+
+
 def test_a_column_is_noted_once_however_many_rows_have_others(tmp_path):
     path, notes = tmp_path / "rows.jsonl", Counter[str]()
     path.write_text("".join(json.dumps({"text": "a"} | {f"c{n}": "x" for n in range(m)}) + "\n" for m in range(1, 4)))
