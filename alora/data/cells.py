@@ -268,6 +268,11 @@ def listed(row: Iterable[str]) -> str:
     return ", ".join(map(shortened, list(row)[:SHOWN])) or "no columns"
 
 
+def counted(names: Sequence[str]) -> str:
+    """:func:`listed`, and how many more there are."""
+    return listed(names) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
 def kind(value: Any) -> str:
     """What a value is, for an error message."""
     return "missing or null" if value is None else f"{type(value).__name__} {shortened(value)}"

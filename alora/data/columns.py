@@ -10,7 +10,7 @@ from typing import Any
 
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import ASKED, CONTEXT, REPLIES, SHOWN, key_of, listed, named_columns, unpacked, words_of
+from alora.data.cells import ASKED, CONTEXT, REPLIES, counted, key_of, listed, named_columns, unpacked, words_of
 from alora.data.formats import CHUNK, UTF8_BOM, Row, parse_json
 from alora.data.labels import named_alone
 from alora.data.sources import HUB, read_rows
@@ -21,8 +21,10 @@ from alora.findings import Findings
 LISTS = ("conversations", "conversation")
 _FIRST = 50  # rows by which the columns are found
 # A name with one of these words may be a turn's: "chat_history", "response_0".
-_WORDS = {*CONTEXT, *ASKED, *REPLIES, "reply", "message", "turn", "bot", "generated", "generation", "prediction"}
-_WORDS |= {"choice", "candidate", "chosen", "rejected", "target", "knowledge"}
+_WORDS = {
+    *(*CONTEXT, *ASKED, *REPLIES, "reply", "message", "turn", "bot", "generated", "generation", "prediction"),
+    *("choice", "candidate", "chosen", "rejected", "target", "knowledge"),
+}
 _OWN = {  # what the rows of alora's own commands hold
     "label": {"messages": list, "labels": dict, "verdicts": dict},
     "generate": {"messages": list, "label": str, "generated": dict},
@@ -153,8 +155,7 @@ def note_unread(columns: ColumnSettings, row: Mapping[str, Any], findings: Findi
         left = [name for name in texts if words_of(name) & _WORDS and "label" not in words_of(name)]
     if left:
         are = "are" if len(left) > 1 else "is"
-        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-        findings.notes[f"{listed(left)}{more} {are} not read: data.columns.messages names no such turn"] = 1
+        findings.notes[f"{counted(left)} {are} not read: data.columns.messages names no such turn"] = 1
 
 
 def written_by_alora(row: Any) -> str | None:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from alora.data.cells import COLON, INDENT, LINE, ROLES, SHOWN, SPEAKERS, STAMP, key_of, listed
+from alora.data.cells import COLON, INDENT, LINE, ROLES, SPEAKERS, STAMP, counted, key_of, listed
 from alora.data.messages import Conversation
 from alora.findings import FIRST, Findings
 
@@ -67,8 +67,7 @@ class Openers:
     def note(self, findings: Findings) -> None:
         """Say who was found."""
         if told := self._told():
-            more = f" and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
-            text = f"{FIRST} {listed(name for name, _ in told)}{more} are part of the turn before them"
+            text = f"{FIRST} {counted([name for name, _ in told])} are part of the turn before them"
             findings.notes[f"{text}: data.role_map has no such speaker"] += max(count for _, count in told)
 
     def note_whole(self, findings: Findings) -> None:

@@ -81,6 +81,7 @@ class HandoverRecord:
 
     @property
     def logits_in_words(self) -> str:
+        """How far off the logits are, for a list of what failed."""
         if self.logits_error is None:
             return "the logits are not finite: its training may have diverged (training.learning_rate)"
         return f"relative error of the logits {self.logits_error} (bound {self.bound})"

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import accumulate
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from alora.config.schema import PromptSettings
@@ -94,11 +94,7 @@ class Renderer:
             return Prefix(tuple(whole), None if messages is own else Truncation(len(whole), len(whole), taken_from))
         cuttable = [system, *turns] if system.kept else turns
         budget = limit - self._overhead() - (0 if system.kept else len(system.token_ids))
-
-        def quote(end: tuple[int, ...]) -> list[int]:
-            return self._quote(end, messages) if self.settings.layout == "transcript" else []
-
-        cut = fit(cuttable, budget, taken_from, self._marker, quote)
+        cut = fit(cuttable, budget, taken_from, self._marker, partial(self._quote, messages))
         ids = self._join(*((cut[0], cut[1:]) if system.kept else (system, cut)))
         return Prefix(tuple(ids), Truncation(len(whole), len(ids), taken_from))
 
@@ -199,14 +195,13 @@ class Renderer:
             wrapper = max(wrapper, len(self._markup(self._template.between_tools)))
         return Turn(role, tuple(self._text.encode(self._trimmed(role, content))), wrapper)
 
-    def _quote(self, end: tuple[int, ...], messages: Sequence[Message]) -> list[int]:
+    def _quote(self, messages: Sequence[Message], end: tuple[int, ...]) -> list[int]:
         """The quote before the ``end`` of a transcript that the cut makes read as a turn, and that is none."""
-        if not _FORGED.match("\n" + self._words(end[:_OPENING])):
+        if self.settings.layout != "transcript" or not _FORGED.match("\n" + self._words(end[:_OPENING])):
             return []
-        text, lines = self._words(end), _lines(messages)
-        sizes = accumulate(len(line) + 1 for line in reversed(lines))
-        number = next((number for number, size in enumerate(sizes, 1) if size > len(text)), len(lines))
-        own = text == "\n".join(lines[-number:])
+        text = self._words(end)
+        # Of the lines that open so, those of a turn alone are not quoted.
+        own = not text.startswith(">") and "\n".join(["", *_lines(messages)]).endswith(f"\n{text}")
         return [] if own else self._text.encode("> ")
 
     def _words(self, ids: Sequence[int]) -> str:
