@@ -1,0 +1,367 @@
+"""Labelled rows: what is accepted, and one clear line with a place for each thing that is not."""
+
+from dataclasses import replace
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.conversation import Conversation, Message
+from alora.data.labelled import read_labelled, read_multilabelled
+from alora.errors import DataError
+from alora.findings import Findings
+from alora.policy import Policy
+from tests.unit.data.rows import OTHER, POLICY, jsonl, read, row
+
+
+def test_rows_in_order_with_ids_and_places(tmp_path):
+    rows = read(jsonl(tmp_path, row("a", id="x"), "", row("b", "violation", id=0), row("c")))
+    assert [item.conversation.id for item in rows] == ["x", "0", "train.jsonl:4"]
+    assert [item.where for item in rows] == ["train.jsonl:1", "train.jsonl:3", "train.jsonl:4"]
+    assert [item.labels["p"] for item in rows] == ["ok", "violation", "ok"]
+    assert rows[0].conversation == Conversation("x", (Message("user", "a"),))
+
+
+BAD_ROWS = {
+    "truncated": ('{"messages": [{"role": "user", "cont', r"not JSON: .* the text ends too early"),
+    "an array": ("[1, 2]", "a row is an object with 'messages', not list"),
+    "a number": ("3", "a row is an object"),
+    "a key twice": ('{"label": "ok", "label": "violation"}', "the key 'label' is there twice"),
+    "nested without end": ("[" * 200_000, "nested too deeply"),
+    "a huge number": ('{"label": 1' + "0" * 5000 + "}", r"not JSON: a number of 5001 digits, 10000000\.\.\.; shorten"),
+    "a huge label": (row(label="x" * 100_000), r"label 'x{36}\.\.\. is not one of"),
+    "label against labels": (
+        row(label="violation", labels={"p": "ok", "q": "violation"}),
+        "'label' says 'violation' and 'labels' says 'ok' of 'p'; remove one of them",
+    ),
+    "label against labels, by policy": (row(label="x", policy="p", labels={"p": "ok"}), "'label' says 'x' and"),
+    "not UTF-8": (b'{"messages": "caf\xe9"}', "not UTF-8: .* at byte 17 of the line"),
+    "unknown label": (row(label="maybe"), "label 'maybe' is not one of violation, ok of policy 'p'; fix the row"),
+    "null label": (row(label=None), "label of 'p' is missing or null"),
+    "label of a wrong type": (row(label=[1]), r"label of 'p' is list \[1\]"),
+    "a number for a label": (row(label=1), "label '1' is not one of"),
+    "no label": ({"messages": row()["messages"], "gold": "ok"}, "no column 'label' or 'labels'; the row has .*'gold'"),
+    "no messages": ({"label": "ok", "body": "x"}, "no column 'messages'; the row has 'label', 'body'"),
+    "empty conversation": ({"messages": [], "label": "ok"}, "'messages' is empty"),
+    "only empty messages": (row(" \n"), "every message is empty"),
+    "messages as a text": ({"messages": "Hi", "label": "ok"}, "'messages' is str 'Hi'; messages are a list"),
+    "messages as Python writes them": ({"messages": "[{'role': 'user'}]", "label": "ok"}, "as JSON, by json.dumps"),
+    "a message as a text": ({"messages": ["Hi"], "label": "ok"}, "message 1: is str 'Hi'"),
+    "bad role": (
+        {"messages": [{"role": "robot", "content": "x"}], "label": "ok"},
+        "role is str 'robot', not one of .*data.role_map",
+    ),
+    "no role": ({"messages": [{"content": "x"}], "label": "ok"}, "role is missing or null"),
+    "content of a wrong type": ({"messages": [{"role": "user", "content": 3}], "label": "ok"}, "content is int 3"),
+    "an image": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "label": "ok"},
+        r"content holds a part of type 'image_url', .* leave it out .*data.skip_media=true.* \[CONTENT_PART\]",
+    ),
+    "a part of no kind": (
+        {"messages": [{"role": "user", "content": [3]}], "label": "ok"},
+        "content holds int 3, and alora reads text",
+    ),
+    "a tool call without a name": (
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}, *row()["messages"]], "label": "ok"},
+        "a tool call is dict .*TOOL_CALL",
+    ),
+    "no content": ({"messages": [{"role": "user"}], "label": "ok"}, "content is missing or null"),
+    "lone surrogate": (row("a\ud800"), "lone surrogate at character 1"),
+    "lone surrogate in an id": (row(id="a\ud800"), "'id' holds a lone surrogate"),
+    "id of a wrong type": (row(id=[1]), "an id is a text or a number"),
+    "id of a truth value": (row(id=True), "an id is a text or a number"),
+    "label in other letters": (row(label="OKAY"), "label 'OKAY' is not one of"),
+    "labels of a wrong type": (
+        {"messages": row()["messages"], "labels": "ok"},
+        "'labels' is str 'ok'; map each policy",
+    ),
+    "unknown label of many": ({"messages": row()["messages"], "labels": {"p": "x"}}, "label 'x' is not one of"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_a_bad_row_is_told_with_its_line(tmp_path, case):
+    bad, complaint = BAD_ROWS[case]
+    with pytest.raises(DataError, match=r"train\.jsonl:2: .*" + complaint) as caught:
+        read(jsonl(tmp_path, row(), bad, row("b")))
+    assert len(caught.value.findings) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"labels": {"p": "ok"}},
+        {"labels": {"p": "ok", "q": "violation"}, "label": None},
+        {"labels": {"p": "ok", "q": "violation"}, "label": "violation", "policy": "q"},
+        {"labels": {"p": False}, "label": "good"},
+    ],
+    ids=["same", "none", "of another policy", "same after the map"],
+)
+def test_label_beside_labels_that_does_not_contradict(tmp_path, more):
+    (found,) = read(jsonl(tmp_path, row() | more), label_map={"good": "ok", "false": "ok"})
+    assert found.labels == {"p": "ok"}
+
+
+def test_all_findings_come_at_once_and_the_rest_is_counted(tmp_path):
+    rows = [row(label="maybe") for _ in range(50)]
+    with pytest.raises(DataError, match="50 problems") as caught:
+        read(jsonl(tmp_path, row(), "{", *rows[:49]))
+    assert [(item.code, item.where, item.count) for item in caught.value.findings] == [
+        ("NOT_JSON", "train.jsonl:2", 1),
+        ("LABEL_UNKNOWN", "train.jsonl:3", 49),
+    ]
+    assert str(caught.value.findings[1]).startswith("49 rows: label 'maybe' is not one of")
+    with pytest.raises(DataError, match="50 problems") as caught:
+        read(jsonl(tmp_path, *[row(label=f"maybe {number}") for number in range(50)]))
+    assert len(caught.value.findings) == 21
+    assert str(caught.value.findings[-1]) == "... and 30 more"
+
+
+def test_duplicate_ids_name_both_places(tmp_path):
+    with pytest.raises(DataError, match=r"train.jsonl:3: id 'x' is also at train.jsonl:1"):
+        read(jsonl(tmp_path, row(id="x"), row(), row(id="x")))
+
+
+def test_many_labels_for_one_policy_skip_what_is_not_annotated(tmp_path):
+    messages = row()["messages"]
+    path = jsonl(
+        tmp_path,
+        {"messages": messages, "labels": {"p": "ok", "z": "whatever"}},
+        {"messages": messages, "labels": {"p": None}},
+        {"messages": messages, "labels": {}},
+    )
+    assert [item.where for item in read(path)] == ["train.jsonl:1"]
+    with pytest.raises(DataError, match="none of its 3 rows is labelled for policy 'q'"):
+        read_labelled(path, DataSettings(), OTHER)
+
+
+def test_many_policies_share_a_file(tmp_path):
+    messages = row()["messages"]
+    path = jsonl(tmp_path, {"messages": messages, "labels": {"p": "ok", "q": "violation"}}, row(label="ok", policy="q"))
+    rows = read_multilabelled(path, DataSettings(), [POLICY, OTHER])
+    assert [dict(item.labels) for item in rows] == [{"p": "ok", "q": "violation"}, {"q": "ok"}]
+    with pytest.raises(DataError, match="a row with one label names one of p, q") as caught:
+        read_multilabelled(jsonl(tmp_path, row()), DataSettings(), [POLICY, OTHER])
+    (finding,) = caught.value.findings
+    assert "policies=[ID] reads the file for one policy, and a file for each is FILE.%policy%.csv" in finding.problem
+    assert "data.train" not in finding.problem  # nor any key: it may be of data.test
+    (found,) = read_multilabelled(jsonl(tmp_path, row()), DataSettings(), [OTHER])
+    assert found.labels == {"q": "ok"}
+
+
+def test_a_row_that_names_another_policy_is_no_row_of_the_only_one(tmp_path):
+    """One policy of a file of several is trained, by a sweep say."""
+    path, findings = jsonl(tmp_path, row("mine", policy="p"), row("theirs", policy="q")), Findings()
+    found = read_labelled(path, DataSettings(), POLICY, findings)
+    assert [item.where.partition(":")[2] for item in found] == ["1"]
+    assert findings.notes == {"a row whose 'policy' is another than p is left out": 1}
+    with pytest.raises(
+        DataError, match=r"none of its 1 rows is labelled for policy 'p' .*rename a column of these names"
+    ):
+        read(jsonl(tmp_path, row(policy="q")))
+
+
+NOBODYS = (row(), row(policy=None), row(policy=""), row(policy=" "), row(policy=float("nan")))
+
+
+def test_rows_that_name_no_policy_are_nobody_s_where_others_name_another(tmp_path):
+    path, findings = jsonl(tmp_path, *NOBODYS, row("theirs", policy="q"), row("mine", policy="p")), Findings()
+    with pytest.raises(DataError) as caught:
+        read(path)
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.count, finding.where) == ("POLICY_UNKNOWN", 5, "train.jsonl:1")
+    assert finding.problem.startswith("the row names no policy, and others of the file do ('p', 'q'); fill in 'policy'")
+    with pytest.raises(DataError, match=r"where no row names one, policies=\[ID\] reads the file") as caught:
+        read_multilabelled(path, DataSettings(), [POLICY, OTHER])
+    assert [finding.count for finding in caught.value.findings] == [5]
+    mine = jsonl(tmp_path, *NOBODYS, row("mine", policy="p"), name="mine.jsonl")
+    assert len(read_labelled([mine, jsonl(tmp_path, *NOBODYS)], DataSettings(), POLICY, findings)) == 11
+    assert findings.notes == {"a row that names no policy is read as one of p, which others name": 5}
+
+
+@pytest.mark.parametrize("named", [["p"], ["q"], [], {"id": "q"}, {}])
+def test_a_policy_that_is_no_text_is_not_the_only_one(tmp_path, named):
+    with pytest.raises(DataError, match=r"'policy' is (list|dict) .* names one of p; write it there.*POLICY_UNKNOWN"):
+        read(jsonl(tmp_path, row("mine", policy="p"), row(policy=named)))
+
+
+def test_a_policy_that_is_a_number_is_named_by_it(tmp_path):
+    path = jsonl(tmp_path, row(policy=7), row(policy=7.0), row(policy=8))
+    assert len(read_labelled(path, DataSettings(), Policy("7", "T", "R"))) == 2
+
+
+@pytest.mark.parametrize("name", ["policy", "Policy"])
+@pytest.mark.parametrize("setting", ["id", "group"])
+def test_a_policy_column_that_is_named_as_another_names_no_policy(tmp_path, name, setting):
+    path = jsonl(tmp_path, row(**{name: "a-17"}), row(**{name: "a-18"}))
+    assert len(read(path, columns=ColumnSettings(**{setting: name}))) == 2
+
+
+def test_a_table_with_a_column_for_each_policy(tmp_path):
+    path = tmp_path / "wide.csv"
+    path.write_text("chat,is_p,is_q,label\nHi,yes,,a\nHo,no,YES,b\n")
+    columns = ColumnSettings(messages="chat", label="is_%policy%")
+    settings = DataSettings(columns=columns, label_map={"yes": "violation", "no": "ok"})
+    rows = read_multilabelled(str(path), settings, [POLICY, OTHER])
+    assert [row.labels for row in rows] == [{"p": "violation"}, {"p": "ok", "q": "violation"}]
+    own = {"r": Findings()}
+    read_multilabelled(str(path), settings, [POLICY, Policy("r", "T", "R")], own)
+    (finding,) = own["r"].all()
+    assert (finding.code, finding.count) == ("COLUMN_MISSING", 2)
+    assert "no column 'is_r'" in finding.problem
+    with pytest.raises(DataError, match=r"no column 'label'.* or to %policy% where each policy has a column"):
+        read_multilabelled(jsonl(tmp_path, {"messages": "Hi"}), DataSettings(), [POLICY, OTHER])
+
+
+@pytest.mark.parametrize("labels", [{"topic": "billing"}, {"p": "ok"}, ["x"], "billing"])
+def test_a_label_column_that_is_named_alone_is_the_only_one_read(tmp_path, labels):
+    path = jsonl(tmp_path, row(human="violation", labels=labels))
+    (found,) = read(path, columns=ColumnSettings(label="human"))
+    assert found.labels == {"p": "violation"}
+
+
+def test_labels_that_are_named_alone_are_the_only_ones_read(tmp_path):
+    path = jsonl(tmp_path, row(label="ok", ann={"p": "violation"}))
+    (found,) = read(path, columns=ColumnSettings(labels="ann"))
+    assert found.labels == {"p": "violation"}
+
+
+def test_a_label_that_is_a_fraction(tmp_path):
+    half = Policy("p", "T", "R", ("1.0", "0.5"), ("Yes", "No"))
+    found = read_labelled(jsonl(tmp_path, row(label=0.5), row(label=1.0)), DataSettings(), half)
+    assert [item.labels["p"] for item in found] == ["0.5", "1.0"]
+
+
+@pytest.mark.parametrize("number", ["1", "1.0"])
+def test_whole_numbers_that_a_table_with_gaps_has_as_floats_are_labels(tmp_path, number):
+    pyarrow.parquet.write_table(
+        pyarrow.table({"prompt": ["a", "b", "c"], "p": [1.0, 0.0, None]}), tmp_path / "gaps.parquet"
+    )
+    (tmp_path / "gaps.csv").write_text("prompt,p\na,1.0\nb,0.0\nc,\n")
+    settings = DataSettings(
+        columns=ColumnSettings(label="%policy%"), label_map={number: "violation", number.replace("1", "0", 1): "ok"}
+    )
+    for name in ("gaps.parquet", "gaps.csv"):
+        rows = read_multilabelled(str(tmp_path / name), settings, [POLICY])
+        assert [row.labels for row in rows] == [{"p": "violation"}, {"p": "ok"}, {}]
+    with pytest.raises(DataError, match=r"'data.label_map=\{\"1\": LABEL\}'"):
+        read_multilabelled(str(tmp_path / "gaps.csv"), replace(settings, label_map={}), [POLICY])
+
+
+def test_ids_that_come_twice_are_one_finding(tmp_path):
+    paths = [jsonl(tmp_path, *(row(f"{name} {n}", id=n) for n in range(30)), name=f"{name}.jsonl") for name in "ab"]
+    with pytest.raises(DataError) as caught:
+        read_labelled(paths, DataSettings(), POLICY)
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.count, finding.where) == (
+        "ID_TWICE", 30, "b.jsonl:1: id '0' is also at a.jsonl:1"
+    )  # fmt: skip
+
+
+def test_what_is_wrong_with_one_policys_labels_is_gathered_apart_and_costs_no_other_its_row(tmp_path):
+    messages = row()["messages"]
+    path = jsonl(
+        tmp_path,
+        {"messages": messages, "labels": {"p": "ok", "q": "perhaps"}},
+        {"messages": messages, "labels": {"p": "violation", "q": "ok"}, "label": "violation", "policy": "q"},
+        {"messages": messages, "label": None, "policy": "q"},
+    )
+    own = {"p": Findings(), "q": Findings()}
+    rows = read_multilabelled(path, DataSettings(), [POLICY, OTHER], own)
+    assert [item.labels.get("p") for item in rows] == ["ok", "violation", None]
+    assert own["p"].count == 0
+    assert own["q"].count == 3
+    assert [(item.code, item.where) for item in own["q"].all()] == [
+        ("LABEL_UNKNOWN", "train.jsonl:1"),
+        ("LABELS_DIFFER", "train.jsonl:2"),
+        ("LABEL_MISSING", "train.jsonl:3"),
+    ]
+    with pytest.raises(DataError, match="3 problems"):
+        read_multilabelled(path, DataSettings(), [POLICY, OTHER])
+
+
+def test_what_is_wrong_with_a_row_is_everybodys_fault(tmp_path):
+    own = {"p": Findings(), "q": Findings()}
+    path = jsonl(tmp_path, {"messages": [], "labels": {"p": "ok", "q": "perhaps"}})
+    with pytest.raises(DataError, match="'messages' is empty"):
+        read_multilabelled(path, DataSettings(), [POLICY, OTHER], own)
+
+
+@pytest.mark.parametrize(
+    ("written", "label_map"),
+    [
+        ("refuse\u0301", {}),
+        ("REFUSÉ ", {}),
+        ("ｒｅｆｕｓé", {}),
+        ("Ｙｅｓ", {"yes": "refusé"}),
+        (" Yes", {"yes": "refusé"}),
+        ("YES", {"yes": "refusé", "Yes ": "refusé"}),
+    ],
+)
+def test_a_label_in_other_capitals_blanks_accents_or_widths_is_read_with_a_note(tmp_path, written, label_map):
+    policy, findings = Policy("p", "T", "R", labels=("refusé", "ok")), Findings()
+    settings = DataSettings(label_map=label_map)
+    found = read_labelled(jsonl(tmp_path, row(label=written), row()), settings, policy, findings)
+    assert found[0].labels == {"p": "refusé"}
+    assert findings.notes == {f"label {written!r} is read as refusé": 1}
+
+
+@pytest.mark.parametrize("label_map", [{"yes": "refusé", "Yes": "ok"}, {"yes": "Refused"}, {}])
+def test_a_label_that_could_be_two_or_none_is_refused_with_its_exact_key(tmp_path, label_map):
+    policy = Policy("p", "T", "R", labels=("refusé", "ok"))
+    with pytest.raises(DataError, match=r"label 'YES ' is not one of .*'data.label_map=\{\"YES \": LABEL\}'"):
+        read_labelled(jsonl(tmp_path, row(label="YES "), row()), DataSettings(label_map=label_map), policy)
+
+
+def test_a_policy_column_in_other_capitals_is_one(tmp_path):
+    (tmp_path / "train.csv").write_text("Text,Policy,Label\na,q,violation\nb,p,ok\n")
+    assert [item.conversation.messages[0].content for item in read(str(tmp_path / "train.csv"))] == ["b"]
+    rows = read_multilabelled(str(tmp_path / "train.csv"), DataSettings(), [POLICY, OTHER])
+    assert [item.labels for item in rows] == [{"q": "violation"}, {"p": "ok"}]
+
+
+def test_labels_that_are_not_read_are_noted(tmp_path):
+    findings = Findings()
+    labels = ({}, {"p": "ok"}, {"P": "ok"}, {"p": None, "P": "ok"}, {"q": "ok"})
+    rows = [row(str(number), labels=of) for number, of in enumerate(labels)]
+    rows += [row("none", None, labels={}), row("theirs", policy="q", labels={})]
+    read_multilabelled(jsonl(tmp_path, *rows), DataSettings(), [POLICY], findings=findings)
+    assert findings.notes == {
+        "'label' is not read next to 'labels', which has no label of 'p'": 4,
+        "'P' in 'labels' is not read: the policy is 'p'": 2,
+    }
+    findings = Findings()
+    rows = [row("a", policy="q", labels={"p": "ok"}), row("b", policy="p", labels={"p": "ok"})]
+    read_multilabelled(jsonl(tmp_path, *rows), DataSettings(), [POLICY, OTHER], findings=findings)
+    assert findings.notes == {"'label' is not read next to 'labels', which has no label of 'q'": 1}
+
+
+@pytest.mark.parametrize(
+    "of", [{"labels": {"p": "ok"}, "verdicts": {}}, {"label": "ok", "policy": "p", "generated": {}}]
+)
+def test_the_labels_of_rows_that_alora_wrote_are_the_policys_own_words(tmp_path, of):
+    written = {"messages": [{"role": "user", "content": "a"}], **of}
+    path = jsonl(tmp_path, written, row("b", "ok"), row("c", "bad"))
+    found = read(path, label_map={"ok": "violation", "violation": "ok", "bad": "violation"})
+    assert [item.labels["p"] for item in found] == ["ok", "violation", "violation"]
+
+
+def test_a_group_is_the_same_with_and_without_the_fraction_of_a_table_with_gaps(tmp_path):
+    path = jsonl(tmp_path, *(row(c=c) for c in (7, 7.0, "7", " 7.0", "7.5", None, float("nan"))))
+    rows = read(path, columns=ColumnSettings(group="c"))
+    assert [item.group for item in rows] == ["7", "7", "7", "7", "7.5", "", ""]
+
+
+def test_labels_that_are_a_number_next_to_a_key_of_generate_are_refused(tmp_path):
+    row = {"messages": [{"role": "user", "content": "x"}], "label": "ok", "generated": {}, "labels": 3}
+    with pytest.raises(DataError, match="LABELS_KIND"):
+        read(jsonl(tmp_path, row))
+
+
+def test_a_label_in_a_column_policy_is_no_policys_name(tmp_path):
+    path = jsonl(tmp_path, {"text": "a", "Policy": "violation"}, {"text": "b", "Policy": "ok"})
+    rows = read(path, columns=ColumnSettings(messages="text", label="Policy"))
+    assert [item.labels["p"] for item in rows] == ["violation", "ok"]
+    path = jsonl(tmp_path, row("a", Policy="4711"), row("b", Policy="4712"))
+    assert [item.group for item in read(path, columns=ColumnSettings(group="Policy"))] == ["4711", "4712"]

@@ -1,0 +1,180 @@
+"""Who speaks within the turns of transcripts without a role is told."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.data import openers
+from alora.data.conversation import read_conversation, stream_conversations
+from alora.findings import as_lines
+from tests.unit.data.rows import jsonl
+
+
+@pytest.mark.parametrize(
+    ("line", "share", "told"),
+    [
+        ("Bot: wait", 1, True),  # a speaker, be it once
+        ("Agent Ann: hello", 1, True),
+        ("Agent (Ann): hello", 1, True),
+        ("[10:00] Supervisor: hello", 1, True),
+        ("Agent #2: hello", 1, True),
+        ("Agent [10:00]: hello", 1, True),
+        ("**Bot:** hello", 1, True),
+        ("- [Bot] : hello", 1, True),
+        ("O'Brien: hello", 1, True),
+        ("sales@shop.com: hello", 1, True),
+        ("I have just one question: when?", 20, False),
+        ("see https://x.y: z", 20, False),
+        ("Agent: hello", 20, False),
+    ],
+)
+def test_who_speaks_within_the_turns_of_transcripts_is_told(tmp_path, line, share, told):
+    rows = [f"Customer: hi\n{line if number < share else 'well'}\nAgent: sure" for number in range(20)]
+    notes = Counter[str]()
+    settings = DataSettings(
+        columns=ColumnSettings(messages="chat"), role_map={"Customer": "user", "Agent": "assistant"}
+    )
+    found = [
+        row for _, row in stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes)
+    ]
+    assert len(found) == 20
+    assert sum(times for note, times in notes.items() if "are part of the turn before them" in note) == told * share
+    (tmp_path / "one.json").write_text(json.dumps({"chat": "Customer: hi\nBot: wait\nAgent: sure"}))
+    notes.clear()
+    read_conversation(str(tmp_path / "one.json"), settings, notes)
+    assert notes["lines that open with 'Bot' are part of the turn before them: data.role_map has no such speaker"] == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("Visitor: hi\nBot: hello", "Visitor"),
+        ("Customer Bob: hi", "Customer ..."),
+        ("Customer says: hi", "Customer ..."),
+        ("**Customer**: hi", "Customer ..."),
+        ("hello", ""),
+    ],
+)
+def test_texts_that_no_speaker_opens_are_counted(tmp_path, line, name):
+    text = "a text is one message: its first line opens with no speaker of data.role_map, spelt so"
+    note = f"{text}; some open with '{name}'" if name else text
+    settings = DataSettings(
+        columns=ColumnSettings(messages="chat"), role_map={"Customer": "user", "Agent": "assistant"}
+    )
+
+    def counted(*chats):
+        notes = Counter[str]()
+        assert list(stream_conversations(jsonl(tmp_path, *({"chat": chat} for chat in chats)), settings, notes))
+        return sum(times for found, times in notes.items() if found.startswith(text)), notes[note]
+
+    split, opened = "Customer: hi\nAgent: hello", "Chat started\nAgent: hello"
+    assert counted(split, line, line) == (2, 2)
+    assert counted(opened, line) == (1, 1)  # the other has a note of its own
+    assert counted(split, opened) == (0, 0)
+    assert counted(line) == (0, 0)  # as no text is of a speaker
+    assert counted(split, line, [{"role": "user", "content": line}]) == (1, 1)
+    assert counted([{"role": "user", "content": line}], line) == (0, 0)
+    (tmp_path / "one.json").write_text(json.dumps({"chat": line}))
+    notes = Counter[str]()
+    read_conversation(str(tmp_path / "one.json"), settings, notes)
+    assert notes == {note: 1, "column 'chat' is read as user": 1}
+    settings.role_map = {"chat": "user"}
+    assert counted(line) == (0, 0)
+    notes.clear()
+    read_conversation(str(tmp_path / "one.json"), settings, notes)
+    assert notes == {"role 'chat' is read as user": 1}
+
+
+def test_a_file_that_no_speaker_opens_is_told_next_to_one_that_is_split(tmp_path):
+    settings = DataSettings(columns=ColumnSettings(messages="chat"), role_map={"Agent": "assistant"})
+    notes = Counter[str]()
+    for chat in ("Agent: hello", "Bot: hello"):
+        assert list(stream_conversations(jsonl(tmp_path, {"chat": chat}), settings, notes))
+    assert [note for note in notes if "one message" in note and note.endswith("some open with 'Bot'")]
+
+
+def test_who_speaks_is_told_among_thousands_of_other_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(openers, "_MOST", 50)
+    rows = [f"Customer: hi\nOrder {number} sent: yes\nAgent: sure" for number in range(400)]
+    rows += [
+        f"{text}\n{'Bot' if number == 300 else 'Supervisor'}: hm"
+        for number, text in enumerate(rows[:400])
+        if number % 75 == 0
+    ]
+    names = [f"{letter}{letter}" for letter in "abcdefghijklmnopqrstuvw"]
+    rows[:0] = ["\n".join(f"{name}: hi" for name in names)] * 500
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
+    settings.role_map = {"Customer": "user", "Agent": "assistant", **dict.fromkeys(names, "user")}
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    assert not [note for note in notes if "Supervisor" in note]  # five of 900
+    rows += [f"Customer: hi\nSupervisor: {number}" for number in range(9)]
+    notes.clear()
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    text = "lines that open with 'Bot', 'Supervisor' are part of the turn before them"
+    assert notes[f"{text}: data.role_map has no such speaker"] == 14
+    assert len(notes) > 20
+    assert any(text in line for line in as_lines(notes))
+
+
+@pytest.mark.parametrize(
+    "speaker", ["Visitor ", "Customer # ", "Chat bot nr. ", "Agent", "Guest", "user_", "Caller (555) 123-"]
+)
+def test_a_speaker_with_a_number_of_its_own_in_each_transcript_is_told(tmp_path, speaker):
+    rows = [f"Agent: hi\n{speaker}{number}: it broke\nAgent: sure" for number in range(200)]
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
+    settings.role_map = {"Agent": "assistant"}
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    name = speaker.rstrip(" #.-_()0123456789") + " ..." * (speaker == "Agent")
+    text = f"lines that open with '{name}' are part of the turn before them: data.role_map has no such speaker"
+    assert notes[text] == 200
+
+
+@pytest.mark.parametrize(
+    ("roles", "opener", "name"),
+    [
+        ({"Anna": "user"}, "4711", "a number"),
+        ({"0": "user", "1": "assistant"}, "2", "a number"),
+        ({"0": "user", "1": "assistant"}, "10", "a number"),
+        ({"SPEAKER_00": "user"}, "SPEAKER_02", "SPEAKER ..."),
+    ],
+)
+def test_a_name_of_digits_is_told(tmp_path, roles, opener, name):
+    path = jsonl(tmp_path, {"chat": f"{next(iter(roles))}: hi\n{opener}: it broke"})
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"), role_map=roles)
+    assert list(stream_conversations(path, settings, notes))
+    assert notes[f"lines that open with '{name}' are part of the turn before them: data.role_map has no such speaker"]
+
+
+def test_hours_are_no_speakers_and_hide_none(tmp_path):
+    hours = "\n".join(f"{hour}:00-{hour}:30" for hour in range(8, 18))
+    rows = [f"Agent: we have\n{hours}\nCustomer: 9\nDr Weber: take two" for _ in range(3)]
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
+    settings.role_map = {"Agent": "assistant", "Customer": "user"}
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    text = "lines that open with 'Dr Weber' are part of the turn before them: data.role_map has no such speaker"
+    assert notes[text] == 3
+    assert not [note for note in notes if note.startswith("lines") and note != text]
+
+
+def test_of_many_speakers_a_note_says_how_many_more_there_are(tmp_path):
+    rows = ["Agent: hi\n" + "\n".join(f"{letter}{letter}: hm" for letter in "jihgfedcba")] * 2
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
+    settings.role_map = {"Agent": "assistant"}
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    assert [note for note in notes if "'aa', 'bb', 'cc', 'dd', 'ee', 'ff', 'gg', 'hh' and 2 more are part of" in note]
+
+
+def test_names_of_a_speaker_with_numbers_count_as_one_and_take_no_memory(tmp_path, monkeypatch):
+    """Counted by one, ten thousand names were looked through again with every row."""
+    monkeypatch.setattr(openers, "_MOST", 5)
+    looked, told = [], openers.Openers._told
+    monkeypatch.setattr(openers.Openers, "_told", lambda self: looked.append(self) or told(self))
+    lines = [f"Agent {number}: hi\n" + "\n".join(f"{number}{letter}: x" for letter in "ab") for number in range(60)]
+    path = jsonl(tmp_path, *({"chat": f"Customer: hi\n{line}"} for line in lines))
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
+    settings.role_map = {"Customer": "user", "Agent": "assistant"}
+    assert list(stream_conversations(path, settings, notes))
+    assert max(notes[note] for note in notes if note.startswith("lines that open with 'Agent ...'")) == 60
+    assert len(looked) < 60

@@ -1,0 +1,158 @@
+"""Where rows come from: files that are something else, and data sets of the hub."""
+
+import gzip
+import json
+
+import datasets
+import pytest
+
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.data import formats
+from alora.data.conversation import Message, Rejected, stream_conversations
+from alora.data.labelled import read_labelled
+from alora.errors import DataError
+from alora.findings import Findings
+from tests.unit.data.rows import POLICY, jsonl, read, roles, row
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (b"\xef\xbb\xbf" + json.dumps(row()).encode(), row()),
+        (json.dumps(row()) + "\r", row(), ""),
+        (row("NUL \x00 inside"), row()),
+        (row("x" * 2**20), row()),
+        ({**row(), "messages": [*row()["messages"], {"role": "assistant", "content": "", "extra": 1}]}, row()),
+    ],
+    ids=["utf-8 mark", "crlf", "escaped NUL", "one megabyte", "an empty answer"],
+)
+def test_odd_but_sound_files(tmp_path, rows):
+    found = read(jsonl(tmp_path, *rows))
+    assert len(found) == 2
+    assert not found[0].conversation.messages[0].content.startswith("\ufeff")
+
+
+@pytest.mark.timeout(10)
+def test_a_key_that_is_there_twice_is_found_among_many(tmp_path):
+    keys = ",".join(f'"key {number}": 1' for number in range(100_000))
+    with pytest.raises(DataError, match="the key 'key 99999' is there twice"):
+        read(jsonl(tmp_path, f'{{{keys}, "key 99999": 2}}'))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("a.jsonl", b"", "holds no rows"),
+        ("a.jsonl", b"\n \n", "holds no rows"),
+        ("a.jsonl", json.dumps(row()).encode("utf-16"), "UTF-16 text; save it as UTF-8"),
+        ("a.jsonl", json.dumps(row()).encode("utf-16-le"), "holds NUL bytes"),
+        ("a.jsonl.gz", b"\x1f\x8b\x08\x00", "its gzip data is damaged"),
+        ("a.jsonl.gz", gzip.compress(json.dumps(row()).encode(), mtime=0)[:-4], "its gzip data is damaged"),
+        ("a.jsonl", b'{\n  "label": "ok"\n}\n', "spreads an object over several lines"),
+        ("a.json", b"[", "NOT_JSON"),
+        ("a.json", b"[1, 2", "3 problems"),
+        ("a.json", b'[{"label": "\xff"}]', "not UTF-8"),
+        ("a.csv", b"text,label\nHi,\xff\n", "CSV UTF-8 in a spreadsheet"),
+        ("a.csv", b"text,text\nHi,ok\n", "two columns are named 'text'"),
+        ("a.csv", b'text,label\n"Hi,ok\n', r"a.csv:2: not CSV: unexpected end of data.*\[NOT_CSV\]"),
+        ("a.csv", b"text,label\nHi, you,ok\n", r"a.csv:2: 3 cells and 2 columns.*\[CELLS\]"),
+        ("a.csv", b"text,label\nHi\0,ok\n", "NUL bytes"),
+        ("a.csv", b"PK\x03\x04", "a spreadsheet or a zip file; save the table as CSV"),
+        ("a.jsonl", b"PAR1\x15\x04", "name it .parquet"),
+        ("a.jsonl", b"\x7fELF\x00\x00", "holds NUL bytes"),
+        ("a.parquet", b"PAR1 not really", "not a Parquet file"),
+        ("a.parquet", b"", "not a Parquet file"),
+        ("a.csv", b"x,y", "holds no rows"),
+        ("a.txt", b"x", "ending '.txt' is not known; give .jsonl, .* .csv"),
+    ],
+)
+def test_a_file_that_is_something_else(tmp_path, name, content, complaint):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        read(str(path))
+
+
+def test_no_file_and_a_folder(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        read(str(tmp_path / "none.jsonl"))
+    with pytest.raises(DataError, match="is a folder"):
+        read(str(tmp_path))
+
+
+def test_a_line_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "LONGEST_LINE", 1000)
+    with pytest.raises(DataError, match=r"train.jsonl:2: longer than .* \[ROW_TOO_LONG\]"):
+        read(jsonl(tmp_path, row(), row("x" * 2000)))
+
+
+def test_a_hub_data_set_with_class_numbers(tmp_path):
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["ok", "violation"])}
+    )
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, features=features)
+    datasets.DatasetDict({"train": data, "held": data.select([1])}).save_to_disk(str(tmp_path / "saved"))
+    columns = ColumnSettings(messages="text")
+    assert [r.labels["p"] for r in read(f"hub:{tmp_path}/saved", columns=columns)] == ["ok", "violation"]
+    (held,) = read(f"hub:{tmp_path}/saved:held", columns=columns)
+    assert held.conversation.messages == (Message("user", "b"),)
+    with pytest.raises(DataError, match="no split 'test'; it has train, held"):
+        read(f"hub:{tmp_path}/saved:test", columns=columns)
+
+
+def test_the_columns_of_a_hub_data_set_are_found_by_its_first_rows(tmp_path):
+    rows = {"conversations": [None, row()["messages"]], "text": ["a", "b"], "label": ["ok", "ok"]}
+    datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / "data")
+    found = [item for _, item in stream_conversations(f"hub:{tmp_path / 'data'}")]
+    assert [isinstance(item, Rejected) for item in found] == [True, False]
+    assert roles(found[1].conversation) == ["user"]
+
+
+def test_a_hub_data_set_from_a_folder_of_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    jsonl(tmp_path / "set", row("a"), row("b", "violation"), name="train.jsonl")
+    rows = read(f"hub:{tmp_path}/set")
+    assert [item.conversation.messages[0].content for item in rows] == ["a", "b"]
+
+
+@pytest.mark.parametrize("named", ["{home}/secret.txt", "../home/*.txt", "{home}/*", "own.txt", ".own/own.txt"])
+def test_a_hub_data_set_does_not_lead_to_other_files(named, tmp_path, monkeypatch):
+    """Its card may name any file of whoever reads it, and a link may be any."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "secret.txt").write_text("S3cr3t\n")
+    (tmp_path / "set" / ".own").mkdir(parents=True)
+    if named.endswith("own.txt"):
+        (tmp_path / "set" / named).symlink_to(tmp_path / "home" / "secret.txt")
+    files = named.format(home=tmp_path / "home")
+    card = f'---\nconfigs:\n- config_name: default\n  data_files: "{files}"\n---\n'
+    (tmp_path / "set" / "README.md").write_text(card)
+    with pytest.raises(DataError, match=r"not a file of the data set|is a link"):
+        read(f"hub:{tmp_path}/set")
+
+
+@pytest.mark.parametrize("led", ["{home}/data-00000-of-00001.arrow", "../home/data-00000-of-00001.arrow"])
+def test_a_saved_data_set_does_not_lead_to_other_files(led, tmp_path):
+    for name in ("home", "set"):
+        datasets.Dataset.from_dict({"text": [name], "label": ["ok"]}).save_to_disk(str(tmp_path / name))
+    state = json.loads((tmp_path / "set" / "state.json").read_text())
+    state["_data_files"] = [{"filename": led.format(home=tmp_path / "home")}]
+    (tmp_path / "set" / "state.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match="is not a file of the data set"):
+        read(f"hub:{tmp_path}/set")
+
+
+def test_a_hub_data_set_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_OFFLINE", True)
+    with pytest.raises(DataError, match="cannot be loaded"):
+        read(f"hub:{tmp_path}/none")
+    with pytest.raises(DataError, match="write hub:NAME"):
+        read("hub:a:b:c:d")
+
+
+def test_cells_of_a_tsv_that_swallow_rows_are_noted(tmp_path):
+    (tmp_path / "train.tsv").write_text('text\tlabel\n"Hi\tok\nb\tviolation\nc"\tok\n')
+    findings = Findings()
+    assert len(read_labelled(str(tmp_path / "train.tsv"), DataSettings(), POLICY, findings)) == 1
+    assert [note for note in findings.notes if "it may be several rows" in note]
