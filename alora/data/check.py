@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain, combinations
 
 from alora.data.cells import COLON, GATHER, INDENT, STAMP, listed, role_note, usual_role, words_of
@@ -23,6 +23,7 @@ _BREAK = re.compile(r"<br\s{0,2}/?>|[\r\x0b\x0c\x85\u2028\u2029]", re.IGNORECASE
 # Words of names that a form or a passage has hardly.
 _REPLYING = {"assistant", "agent", "bot", "chatbot", "ai", "gpt", "support", "operator", "rep", "advisor"}
 _COLUMNS = f"{GATHER}, or into one text where a line with its speaker opens every turn, for data.role_map to split"
+_WORDS = 4  # of a name, and no sentence
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]
@@ -57,21 +58,24 @@ def check_turns(name: str, rows: Rows) -> list[Finding]:
     """Most rows are one message that reads as a transcript, or have one in their first text column: an app sends such
     turns with roles, so in other tokens."""
     others = [row for row in rows if not row.conversation.unsplit]  # than those of check_unsplit
-    common = _common([row for row in others if row.conversation.by_column], len(rows))
-    if len(common) > 1 and not _REPLYING.isdisjoint(chain(*map(words_of, common))):
-        lines = " and ".join(f"'{speaker}:'" for speaker in common)
+    in_columns = [_speakers(row) for row in others if row.conversation.by_column]
+    common = _common(in_columns, len(rows))
+    replying = [names for names in in_columns if not _REPLYING.isdisjoint(chain(*map(words_of, names)))]
+    if (len(common) > 1 and not _REPLYING.isdisjoint(chain(*map(words_of, common)))) or _several(replying, len(rows)):
+        lines = _lines_of(common, in_columns)
         text = f"most rows have lines of {lines} in their first text column, and an app sends turns; if these are turns"
         return [Finding(WARNING, "TRANSCRIPT", name, f"{text}, {_COLUMNS}")]
-    common = _common([row for row in others if not row.conversation.by_column], len(rows))
-    if len(common) < 2:
+    whole = [_speakers(row) for row in others if not row.conversation.by_column]
+    common = _common(whole, len(rows))
+    if len(common) < 2 and not _several(whole, len(rows)):
         return []
+    lines = _lines_of(common, whole)
+    text = f"most rows are one message with lines of {lines}, and an app sends turns; if these are turns"
+    if len(common) < 2:
+        return [Finding(WARNING, "TRANSCRIPT", name, f"{text}, {_COLUMNS}")]
     roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in common)
-    lines = " and ".join(f"'{speaker}:'" for speaker in common)
-    text = (
-        f"most rows are one message with lines of {lines}, and an app sends turns; if these are turns, say who speaks, "
-        f"and leave out what is no speaker: 'data.role_map={{{roles}}}'"
-    )
-    return [Finding(WARNING, "TRANSCRIPT", name, text)]
+    said = f"say who speaks, and leave out what is no speaker: 'data.role_map={{{roles}}}'"
+    return [Finding(WARNING, "TRANSCRIPT", name, f"{text}, {said}")]
 
 
 def check_unsplit(name: str, rows: Rows) -> list[Finding]:
@@ -99,16 +103,29 @@ def _unsplit(name: str, unsplit: Rows, count: int) -> Finding:
     return Finding(WARNING, "TRANSCRIPT", name, text)
 
 
-def _common(rows: Rows, count: int) -> list[str]:
-    return sorted(speaker for speaker, times in _speakers(rows).most_common(4) if times > count / 2)
+def _common(speakers: Iterable[Iterable[str]], count: int) -> list[str]:
+    """The names that most of ``count`` rows share."""
+    return sorted(name for name, times in Counter(chain(*speakers)).most_common(4) if times > count / 2)
 
 
-def _speakers(rows: Rows) -> Counter[str]:
-    """In how many rows of one message, or of some that are columns, lines of the first open with each name."""
-    turns = [(row, [message for message in row.conversation.messages if message.role != "system"]) for row in rows]
-    first = [messages[0] for row, messages in turns if len(messages) == 1 or (messages and row.conversation.by_column)]
-    texts = (_BREAK.sub("\n", message.content) for message in first)
-    return Counter(name for text in texts for name in dict.fromkeys(_SPEAKER.findall(text)))
+def _several(speakers: Iterable[Collection[str]], count: int) -> bool:
+    """Whether most of ``count`` rows have several speakers, be they others in each."""
+    return sum(len([name for name in names if len(name.split()) <= _WORDS]) > 1 for names in speakers) > count / 2
+
+
+def _lines_of(common: Sequence[str], speakers: Iterable[Iterable[str]]) -> str:
+    if len(common) > 1:
+        return " and ".join(f"'{speaker}:'" for speaker in common)
+    names = [name for name, _ in Counter(chain(*speakers)).most_common(3)]
+    return f"several speakers, others in each, such as {listed(names)}"
+
+
+def _speakers(row: LabelledConversation) -> Collection[str]:
+    """The names with which lines open of a row's only message, or of its first text column."""
+    messages = [message for message in row.conversation.messages if message.role != "system"]
+    if not messages or (len(messages) > 1 and not row.conversation.by_column):
+        return ()
+    return dict.fromkeys(_SPEAKER.findall(_BREAK.sub("\n", messages[0].content)))
 
 
 def check_roles(role_map: Mapping[str, str], rows: Rows, notes: Iterable[str]) -> list[Finding]:
@@ -120,7 +137,7 @@ def check_roles(role_map: Mapping[str, str], rows: Rows, notes: Iterable[str]) -
     roles = {message.role for row in rows for message in row.conversation.messages}
     found = [f"roles {', '.join(sorted(roles))}", *sorted(note for note in known if note.startswith("role "))]
     may_split = [row for row in rows if not row.conversation.by_column]
-    if speakers := [name for name, _ in _speakers(may_split).most_common(4)]:
+    if speakers := [name for name, _ in Counter(chain(*map(_speakers, may_split))).most_common(4)]:
         found.append(f"texts with lines of {listed(speakers)}, which are turns only if the first line is of role_map")
     unsplit = {name for row in rows for name in row.conversation.unsplit}
     if spelt := [name for name in unused if name in unsplit]:

@@ -16,18 +16,19 @@ _OPENER = re.compile(
 _LAST = re.compile(r"[\W\d_]+\Z")  # "Customer #17" is one speaker with "Customer #18"
 _NAMES = {*SPEAKERS, *ROLES, "agent"} - {"model", "system", "tool"}
 _WORDS = 4  # of a name, and no sentence
-_LEAST = 100  # one of so many transcripts has lines of whoever is told
+_LEAST = 100  # one of so many transcripts has lines of those who are told
 _MOST = 10_000  # names in memory
 
 
 class Openers:
     """The names before a colon that open lines within the turns of transcripts, and in how many of these; and the names
-    that open other texts."""
+    that open other texts. All names count together: each transcript may have a customer of its own."""
 
     def __init__(self, role_map: Mapping[str, str]) -> None:
         self._mapped, self.transcripts = list(role_map), 0
         self._numbered = {_LAST.sub("", name) for name in role_map} - {""}
         self._names: Counter[str] = Counter()
+        self._with, self._speaking = 0, 0  # transcripts with any name, and with a speaker's
         self._whole, self._first = 0, Counter[str]()
 
     def add(self, row: Any, conversation: Conversation | None, column: str) -> None:
@@ -43,9 +44,12 @@ class Openers:
             return
         self.transcripts += 1
         texts = (message.content for message in conversation.messages)
-        self._names.update({self._name(opener) for text in texts for opener in _OPENER.findall(text)} - {""})
+        names = {self._name(opener) for text in texts for opener in _OPENER.findall(text)} - {""}
+        self._with += bool(names)
+        self._speaking += any(map(_speaks, names))
+        self._names.update(names)
         if len(self._names) > _MOST:
-            self._names = Counter(dict(self._told()[: _MOST // 2]))
+            self._names = Counter(dict(self._in_order()[: _MOST // 2]))
 
     def _name(self, opener: str) -> str:
         """Of all that begin with a speaker of the map, one ("Agent ..."); none for a sentence."""
@@ -58,17 +62,18 @@ class Openers:
         name = _LAST.sub("", opener)
         return f"{name} ..." if name in self._numbered else name or "a number"
 
-    def _told(self) -> list[tuple[str, int]]:
-        """Those that are frequent, have the name of a speaker, or begin with one of the map: these first."""
-        speak = {name for name in self._names if key_of(name) in _NAMES or name.endswith(" ...")}
-        told = [it for it in self._names.items() if it[0] in speak or it[1] * _LEAST >= self.transcripts]
-        return sorted(told, key=lambda it: (it[0] not in speak, -it[1], it[0]))
+    def _in_order(self) -> list[tuple[str, int]]:
+        """Those that have the name of a speaker, or begin with one of the map, and then the others; frequent ones
+        first."""
+        return sorted(self._names.items(), key=lambda it: (not _speaks(it[0]), -it[1], it[0]))
 
     def note(self, findings: Findings) -> None:
-        """Say who was found."""
-        if told := self._told():
-            text = f"{FIRST} {counted([name for name, _ in told])} are part of the turn before them"
-            findings.notes[f"{text}: data.role_map has no such speaker"] += max(count for _, count in told)
+        """Say who was found: speakers, and any other names where the transcripts that have some are no exceptions."""
+        some = self._with * _LEAST >= self.transcripts
+        told = [name for name, _ in self._in_order() if some or _speaks(name)]
+        if told:
+            text = f"{FIRST} {counted(told)} are part of the turn before them: data.role_map has no such speaker"
+            findings.notes[text] += self._with if some else self._speaking
 
     def note_whole(self, findings: Findings) -> None:
         """Say how many texts are one message, and who opens them."""
@@ -76,3 +81,7 @@ class Openers:
             names = [name for name, count in self._first.most_common(3) if count * _LEAST >= self._whole]
             text = "a text is one message: its first line opens with no speaker of data.role_map, spelt so"
             findings.notes[f"{text}; some open with {listed(names)}" if names else text] += self._whole
+
+
+def _speaks(name: str) -> bool:
+    return key_of(name) in _NAMES or name.endswith(" ...")

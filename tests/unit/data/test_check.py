@@ -111,6 +111,29 @@ def test_rows_that_read_as_transcripts_are_doubtful():
         assert check_turns("train", rows) == []
 
 
+NAMES = ["Ann", "Bob", "Cid", "Dan", "Eve"]
+
+
+@pytest.mark.parametrize("speaker", ["Agent", "Visitor", "", "Support"])
+def test_transcripts_whose_speakers_differ_from_row_to_row_are_doubtful(speaker):
+    """A customer's own name in each, or an agent's; no map of speakers has them."""
+    chats = [f"{speaker or name}: hello\n{name} Lee: it broke" for name in NAMES]
+    rows = [row(text) for text in chats]
+    (finding,) = check_turns("train", [*rows, *map(row, "abcd")])
+    assert (finding.severity, finding.code) == (WARNING, "TRANSCRIPT")
+    assert f"several speakers, others in each, such as '{speaker or 'Ann'}'" in finding.problem
+    assert "gather a conversation's turns into messages" in finding.problem
+    assert "data.role_map={" not in finding.problem
+    assert check_turns("train", [*rows, *map(row, "abcde")]) == []
+    assert check_turns("train", [row(f"{speaker or name}: hello\n{speaker or name}: again") for name in NAMES]) == []
+    said = [row(f"{name}: a\nIt is as I said before: b") for name in NAMES]
+    assert check_turns("train", said) == []
+    asked = [(Message("user", text), Message("assistant", "Yes")) for text in chats]
+    columns = [LabelledConversation(Conversation("c", messages, by_column=True), where="f:1") for messages in asked]
+    replying = [finding.code for finding in check_turns("train", columns)]
+    assert replying == (["TRANSCRIPT"] if speaker in ("Agent", "Support") else [])  # a form has such lines as well
+
+
 def test_transcripts_in_the_first_of_two_columns_are_doubtful_and_no_role_map_is_offered():
     def columns(asked, unsplit=(), system=()):
         messages = (*system, Message("user", asked), Message("assistant", "Yes"))

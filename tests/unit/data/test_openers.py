@@ -95,27 +95,49 @@ def test_a_file_that_no_speaker_opens_is_told_next_to_one_that_is_split(tmp_path
     assert [note for note in notes if "one message" in note and note.endswith("some open with 'Bot'")]
 
 
+TOLD = "are part of the turn before them: data.role_map has no such speaker"
+
+
+def noted(tmp_path, *texts, **role_map):
+    """The notes on ``texts`` about who speaks within a turn."""
+    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"), role_map=role_map)
+    rows = jsonl(tmp_path, *({"chat": text} for text in texts))
+    assert len(list(stream_conversations(rows, settings, notes))) == len(texts)
+    return {note: count for note, count in notes.items() if note.endswith(TOLD)}
+
+
 def test_who_speaks_is_told_among_thousands_of_other_names(tmp_path, monkeypatch):
     monkeypatch.setattr(openers, "_MOST", 50)
     rows = [f"Customer: hi\nOrder {number} sent: yes\nAgent: sure" for number in range(400)]
-    rows += [
-        f"{text}\n{'Bot' if number == 300 else 'Supervisor'}: hm"
-        for number, text in enumerate(rows[:400])
-        if number % 75 == 0
-    ]
-    names = [f"{letter}{letter}" for letter in "abcdefghijklmnopqrstuvw"]
-    rows[:0] = ["\n".join(f"{name}: hi" for name in names)] * 500
+    late = [f"{rows[number]}\n{'Bot' if number == 300 else 'Supervisor'}: hm" for number in range(0, 400, 75)]
+    (note,) = noted(tmp_path, *rows, *late, Customer="user", Agent="assistant").items()
+    assert note[0].startswith("lines that open with 'Bot', 'Supervisor', 'Order 0 sent', 'Order 1")
+    assert note[1] == 406
+    names = {f"{letter}{letter}": "user" for letter in "abcdefghijklmnopqrstuvw"}
     notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
-    settings.role_map = {"Customer": "user", "Agent": "assistant", **dict.fromkeys(names, "user")}
-    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
-    assert not [note for note in notes if "Supervisor" in note]  # five of 900
-    rows += [f"Customer: hi\nSupervisor: {number}" for number in range(9)]
-    notes.clear()
-    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
-    text = "lines that open with 'Bot', 'Supervisor' are part of the turn before them"
-    assert notes[f"{text}: data.role_map has no such speaker"] == 14
+    settings.role_map = {"Customer": "user", "Agent": "assistant", **names}
+    texts = ["\n".join(f"{name}: hi" for name in names), "Customer: hi\nBot: wait"]
+    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in texts)), settings, notes))
     assert len(notes) > 20
-    assert any(text in line for line in as_lines(notes))
+    assert any(f"'Bot' {TOLD}" in line for line in as_lines(notes))
+
+
+@pytest.mark.parametrize("of_all", [1, 2, 10, 100])
+def test_a_customer_with_a_name_of_its_own_in_each_transcript_is_told(tmp_path, of_all):
+    names = [f"{first}{second}" for first in "ABCDEFGHIJ" for second in "abcdefghkl"]
+    rows = [f"Agent: hi\n{name}: it broke\nAgent: sure" for name in names[::of_all]]
+    rows += ["Agent: hi\nCustomer: it broke"] * (len(names) - len(rows))
+    (note,) = noted(tmp_path, *rows, Agent="assistant", Customer="user").items()
+    assert note[0].startswith("lines that open with 'Aa'")
+    assert note[1] == 100 // of_all
+
+
+def test_names_in_fewer_than_one_of_a_hundred_transcripts_are_exceptions_and_hide_no_speaker(tmp_path):
+    rows = ["Agent: hi\nCustomer: it broke"] * 501
+    odd = [f"Agent: hi\n{name}: ok" for name in ("Ann", "Bob", "Note", "Re")]
+    role_map = {"Agent": "assistant", "Customer": "user"}
+    assert noted(tmp_path, *rows, *odd, **role_map) == {}
+    assert noted(tmp_path, *rows, *odd, "Agent: hi\nBot: wait", **role_map) == {f"lines that open with 'Bot' {TOLD}": 1}
 
 
 @pytest.mark.parametrize(
@@ -169,8 +191,8 @@ def test_of_many_speakers_a_note_says_how_many_more_there_are(tmp_path):
 def test_names_of_a_speaker_with_numbers_count_as_one_and_take_no_memory(tmp_path, monkeypatch):
     """Counted by one, ten thousand names were looked through again with every row."""
     monkeypatch.setattr(openers, "_MOST", 5)
-    looked, told = [], openers.Openers._told
-    monkeypatch.setattr(openers.Openers, "_told", lambda self: looked.append(self) or told(self))
+    looked, order = [], openers.Openers._in_order
+    monkeypatch.setattr(openers.Openers, "_in_order", lambda self: looked.append(self) or order(self))
     lines = [f"Agent {number}: hi\n" + "\n".join(f"{number}{letter}: x" for letter in "ab") for number in range(60)]
     path = jsonl(tmp_path, *({"chat": f"Customer: hi\n{line}"} for line in lines))
     notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
