@@ -91,7 +91,7 @@ def gap_rows(comparison: Comparison) -> list[list[str]]:
         [
             f"{title(gap.first, ranks)} - {title(gap.second, ranks)}",
             gap.policy or f"mean of {counts[gap.first, gap.second]}",
-            f"{gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]",
+            f"{gap.value:+.3f}" + ("" if np.isnan(gap.low) else f" [{gap.low:+.3f}, {gap.high:+.3f}]"),
             *(_p(value) for value in (gap.p_bootstrap, gap.p_delong, gap.p_holm)),
         ]
         for gap in comparison.gaps

@@ -84,8 +84,8 @@ def fit_temperature(logits_NL: Floats, label_ids_N: NDArray[np.int64]) -> float:
 
 def choose_threshold(
     positive_N: Flags, probability_N: Floats, settings: EvaluationSettings, seed: int = 0
-) -> tuple[float, float, float]:
-    """The threshold for ``settings.target`` with the bounds of its bootstrap interval.
+) -> tuple[float, float | None, float | None]:
+    """The threshold for ``settings.target`` with the bounds of its bootstrap interval; None without resamples.
 
     ``f1``: the highest F1. ``fpr``: the highest recall whose false positive rate is at most the :func:`target_value`.
     ``recall``: the fewest false positives whose recall is at least that. ``cost``: the lowest sum of what false
@@ -112,7 +112,7 @@ def choose_threshold(
     chosen = float(pick(np.ones((1, len(positive_N))))[0])
     resampled = [pick(counts) for counts in draw_counts(len(positive_N), settings.bootstrap, seed)]
     if not any(part.size for part in resampled):
-        return chosen, chosen, chosen
+        return chosen, None, None
     low, high = np.percentile(np.concatenate(resampled), COVERAGE)
     return chosen, min(float(low), chosen), max(float(high), chosen)
 

@@ -24,6 +24,7 @@ from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, public_source, write_bundle
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.errors import BundleError, CheckFailed, ConfigError
+from alora.evaluation.calibration import fit_operating_point
 from alora.evaluation.predict import Predictions
 from alora.evaluation.tables import evaluate
 from alora.probes import probe_conversations
@@ -354,9 +355,21 @@ def test_the_card_says_what_matters(contents, tmp_path):
         assert part in body, part
     assert f"{tested.metrics.value('auroc'):.3f}" in body
     assert bundle.manifest.adapter_digest in body
+    assert "with 95 % bootstrap intervals" in body
     assert "<script>" not in body
     assert "\n# Not a heading" not in body
     assert "\n---\n" not in body
+
+
+def test_the_card_has_no_interval_without_resamples(contents, tmp_path):
+    predictions = Predictions(contents.policy, np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 1]))
+    settings = EvaluationSettings(bootstrap=0)
+    point = fit_operating_point(predictions.logits_NL, predictions.label_ids_N, settings)
+    tested = replace(evaluate(predictions, POINT, settings, method="alora"), adapter_digest="d")
+    told = replace(contents, evaluations=(tested,), operating_point=point)
+    body = (write_bundle(told, tmp_path / "b", golden_rows=1).folder / "README.md").read_text()
+    assert "0 truncated.\n" in body
+    assert "interval" not in body
 
 
 def test_names_in_the_card_are_no_markup(contents, tmp_path):

@@ -1,5 +1,6 @@
 """Figures of a comparison, from raw scores made by hand."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from alora.comparison.figures import Comparison, compare
+from alora.comparison.report import gap_rows
 from alora.comparison.scores import RowScores, Scores
 from alora.config.schema import EvaluationSettings
 from alora.evaluation import metrics
@@ -130,6 +132,13 @@ def test_rows_of_different_policies_are_resampled_apart():
     doubtful = [blurred(scores, "lora", 4, 0.3) for scores in ours]
     chance = {gap.policy: gap.p_bootstrap for gap in compare([*ours, *doubtful], EvaluationSettings(), 4).gaps}
     assert 0.01 < chance[None] < 0.8 * min(chance["red"], chance["blue"])
+
+
+def test_no_interval_is_shown_without_resamples():
+    ours = [calibrated("alora", policy, 3) for policy in ("red", "blue")]
+    found = compare([*ours, *(blurred(scores, "lora", 4, 0.3) for scores in ours)], EvaluationSettings(bootstrap=0), 4)
+    assert [row[1] for row in gap_rows(found)] == ["blue", "red", "mean of 2"]
+    assert all(re.fullmatch(r"[+-]0\.\d{3}", row[2]) for row in gap_rows(found))
 
 
 def test_test_rows_of_one_class_cost_their_policy_alone():
