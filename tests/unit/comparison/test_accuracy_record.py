@@ -66,3 +66,8 @@ def test_nor_do_other_rows(script, key):
     other["scores"][0]["test"] = dict(other["scores"][0]["test"], **{key: list(range(60))})
     with pytest.raises(SystemExit, match="asked about other rows"):
         script.joined(_comparison("alora", 3.0), other)
+
+
+def test_seeds_of_an_arm_that_is_there_are_not_dropped_unsaid(script):
+    with pytest.raises(SystemExit, match="no arm that the first lacks"):
+        script.joined(_comparison("alora", 3.0), _comparison("alora", 0.5))
