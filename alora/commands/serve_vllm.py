@@ -10,7 +10,7 @@ from alora.base.stored import base_folder, describe_base
 from alora.bundle.named import named_artifacts, read_bundles
 from alora.bundle.read import load_bundle
 from alora.config.schema import Recipe
-from alora.config.secrets import KEY, holds_key, open_to_all, redacted
+from alora.config.secrets import KEY, open_to_all, redacted, refuse_key
 from alora.errors import CheckFailed
 from alora.guard.serving_set import SERVING_ROOT, serving_set_of
 from alora.notes import note
@@ -21,6 +21,7 @@ from alora.serving.plugin import WAITING, require_plugin
 
 def serve(recipe: Recipe) -> NoReturn:
     """Check bundles, base and plugin, then run the server."""
+    refuse_key(recipe.serving.arguments)
     bundles, settings = read_bundles(named_artifacts(recipe), recipe.base, recipe.policies, load_bundle)
     plain = [str(bundle.folder) for bundle in bundles if not bundle.manifest.activated]
     if len(plain) == len(bundles) > 1:
@@ -50,6 +51,6 @@ def serve(recipe: Recipe) -> NoReturn:
 def announce(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Show the command without its secrets, and remark on a server that anybody may ask."""
     host = re.findall(r"--host[= ](\S+)", " ".join(command))[-1]
-    if remark := open_to_all(host, bool(environment.get(KEY)) or holds_key(command)):
+    if remark := open_to_all(host, bool(environment.get(KEY))):
         note(remark)
     note(redacted(shlex.join(command)))

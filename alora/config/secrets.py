@@ -3,7 +3,7 @@
 import ipaddress
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -44,9 +44,10 @@ def key_in(variable: str) -> str:
     return key
 
 
-def holds_key(command: Sequence[str]) -> bool:
-    """Whether a command line of vLLM's server sets its key."""
-    return any(re.match(r"--api[-_]key\b", word) for word in command)
+def refuse_key(arguments: Iterable[str]) -> None:
+    """ConfigError for an option, however short, that sets the key of vLLM's server."""
+    if any(re.match(r"--api[-_]k", word) for word in arguments):
+        raise ConfigError(f"serving.arguments sets the server's key, which any process can read there; export {KEY}")
 
 
 def is_far(host: str | None) -> bool:
