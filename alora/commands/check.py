@@ -131,7 +131,7 @@ class _Check:
 
     def rows(self) -> None:
         """Balance of each policy's rows; duplicates and leakage among them, or, in a shared file, among all rows."""
-        self.findings += check_turns("train", self.splits.get("train", ()))
+        self.findings += check_turns(self.splits)
         self.findings += [finding for name, rows in self.splits.items() for finding in check_unsplit(name, rows)]
         data, read = self.recipe.data, [row for rows in self.splits.values() for row in rows]
         whole = all(name in self.splits for name in SPLITS if getattr(data, name) is not None)

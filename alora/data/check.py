@@ -16,14 +16,17 @@ FEW_ROWS = 8  # of one label: below this a metric is noise
 LEAST_POSITIVES = 10  # validation rows that a threshold is fitted on
 RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
+# Letters may be of several characters, not all of which are \w.
+_NAME = r"[^\W_](?:[^\n:：!-,/;-@\[-^`{-~]{0,29}[^\s:：!-,/;-@\[-`{-~])?"
 _SPEAKER = re.compile(
-    rf"^{INDENT}{STAMP}[^\w\n:-]{{0,4}}(\w(?:[\w .-]{{0,29}}[\w.-])?){COLON}(?!//)", re.MULTILINE
-)  # "Agent:", "### Agent:", "**Agent:**"
+    rf"^{INDENT}{STAMP}[^\w\n:-]{{0,4}}({_NAME})[*_\]]{{0,2}}{COLON}(?!//)", re.MULTILINE
+)  # "Agent:", "### Agent:", "**Agent**:"
 _BREAK = re.compile(r"<br\s{0,2}/?>|[\r\x0b\x0c\x85\u2028\u2029]", re.IGNORECASE)  # of a line, for some
 # Words of names that a form or a passage has hardly.
 _REPLYING = {"assistant", "agent", "bot", "chatbot", "ai", "gpt", "support", "operator", "rep", "advisor"}
 _COLUMNS = f"{GATHER}, or into one text where a line with its speaker opens every turn, for data.role_map to split"
 _WORDS = 4  # of a name, and no sentence
+_SHARE = 4  # one of so many rows of a file is no exception
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]
@@ -54,28 +57,44 @@ def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
     return {label: counted[label] for label in policy.labels}
 
 
-def check_turns(name: str, rows: Rows) -> list[Finding]:
-    """Most rows are one message that reads as a transcript, or have one in their first text column: an app sends such
-    turns with roles, so in other tokens."""
-    others = [row for row in rows if not row.conversation.unsplit]  # than those of check_unsplit
-    in_columns = [_speakers(row) for row in others if row.conversation.by_column]
-    common = _common(in_columns, len(rows))
-    replying = [names for names in in_columns if not _REPLYING.isdisjoint(chain(*map(words_of, names)))]
-    if (len(common) > 1 and not _REPLYING.isdisjoint(chain(*map(words_of, common)))) or _several(replying, len(rows)):
-        lines = _lines_of(common, in_columns)
-        text = f"most rows have lines of {lines} in their first text column, and an app sends turns; if these are turns"
-        return [Finding(WARNING, "TRANSCRIPT", name, f"{text}, {_COLUMNS}")]
-    whole = [_speakers(row) for row in others if not row.conversation.by_column]
-    common = _common(whole, len(rows))
-    if len(common) < 2 and not _several(whole, len(rows)):
-        return []
-    lines = _lines_of(common, whole)
-    text = f"most rows are one message with lines of {lines}, and an app sends turns; if these are turns"
+def check_turns(splits: Mapping[str, Rows]) -> list[Finding]:
+    """Rows that are one message that reads as a transcript, or have one in their first text column, and are no
+    exceptions among a policy's rows of a file: an app sends such turns with roles, so in other tokens."""
+    found = []
+    for by_column in (True, False):
+        speaking = list[tuple[list[tuple[str, ...]], LabelledConversation, Collection[str]]]()
+        all_rows, with_names = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+        for name, rows in splits.items():
+            for row in rows:
+                file = row.where.rpartition(":")[0]
+                keys = [(name, file, policy) for policy in row.labels] or [(name, file)]
+                all_rows.update(keys)
+                if names := _several(row, by_column):
+                    with_names.update(keys)
+                    speaking.append((keys, row, names))
+        shared = {key for key, count in with_names.items() if count * _SHARE > all_rows[key]}
+        if doubtful := [(row, names) for keys, row, names in speaking if not shared.isdisjoint(keys)]:
+            where = ", ".join(name for name in splits if any(key[0] == name for key in shared))
+            found.append(Finding(WARNING, "TRANSCRIPT", where, _transcripts(doubtful, by_column)))
+    return found
+
+
+def _transcripts(doubtful: Sequence[tuple[LabelledConversation, Collection[str]]], by_column: bool) -> str:
+    """What is said of such rows: a map of speakers where most of them have the same, and the texts may be split."""
+    counted = Counter(chain.from_iterable(names for _, names in doubtful)).most_common(4)
+    common = sorted(name for name, times in counted if times > len(doubtful) / 2)
+    lines = " and ".join(f"'{name}:'" for name in common)
     if len(common) < 2:
-        return [Finding(WARNING, "TRANSCRIPT", name, f"{text}, {_COLUMNS}")]
-    roles = ", ".join(f"{speaker}: {usual_role(speaker) or 'ROLE'}" for speaker in common)
+        lines = f"several speakers, others in each, such as {listed(name for name, _ in counted[:3])}"
+    kind = (
+        f"have lines of {lines} in their first text column" if by_column else f"are one message with lines of {lines}"
+    )
+    text = f"{len(doubtful)} rows {kind} ({doubtful[0][0].where}), and an app sends turns; if these are turns"
+    if by_column or len(common) < 2:
+        return f"{text}, {_COLUMNS}"
+    roles = ", ".join(f"{name}: {usual_role(name) or 'ROLE'}" for name in common)
     said = f"say who speaks, and leave out what is no speaker: 'data.role_map={{{roles}}}'"
-    return [Finding(WARNING, "TRANSCRIPT", name, f"{text}, {said}")]
+    return f"{text}, {said}, which splits texts; of a list of one message make a list of its turns"
 
 
 def check_unsplit(name: str, rows: Rows) -> list[Finding]:
@@ -103,21 +122,14 @@ def _unsplit(name: str, unsplit: Rows, count: int) -> Finding:
     return Finding(WARNING, "TRANSCRIPT", name, text)
 
 
-def _common(speakers: Iterable[Iterable[str]], count: int) -> list[str]:
-    """The names that most of ``count`` rows share."""
-    return sorted(name for name, times in Counter(chain(*speakers)).most_common(4) if times > count / 2)
-
-
-def _several(speakers: Iterable[Collection[str]], count: int) -> bool:
-    """Whether most of ``count`` rows have several speakers, be they others in each."""
-    return sum(len([name for name in names if len(name.split()) <= _WORDS]) > 1 for names in speakers) > count / 2
-
-
-def _lines_of(common: Sequence[str], speakers: Iterable[Iterable[str]]) -> str:
-    if len(common) > 1:
-        return " and ".join(f"'{speaker}:'" for speaker in common)
-    names = [name for name, _ in Counter(chain(*speakers)).most_common(3)]
-    return f"several speakers, others in each, such as {listed(names)}"
+def _several(row: LabelledConversation, by_column: bool) -> Collection[str]:
+    """Several speakers in a row's text, one of whom replies where it is a column; none for the rows of
+    :func:`check_unsplit`."""
+    if row.conversation.unsplit or row.conversation.by_column != by_column:
+        return ()
+    names = [name for name in _speakers(row) if len(name.split()) <= _WORDS]
+    replying = not by_column or not _REPLYING.isdisjoint(chain(*map(words_of, names)))
+    return names if len(names) > 1 and replying else ()
 
 
 def _speakers(row: LabelledConversation) -> Collection[str]:

@@ -1,6 +1,7 @@
 """Who seems to speak within the turns of transcripts, and has no role: its lines are part of another's turn."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,6 @@ from alora.findings import FIRST, Findings
 _OPENER = re.compile(
     rf"{LINE}{INDENT}{STAMP}[^\w\n:]{{0,4}}(?!\d{{1,2}}:\d)(\w[^\n:：]{{0,40}}){COLON}(?!//)", re.MULTILINE
 )  # "9:00" is a time
-_LAST = re.compile(r"[\W\d_]+\Z")  # "Customer #17" is one speaker with "Customer #18"
 _NAMES = {*SPEAKERS, *ROLES, "agent"} - {"model", "system", "tool"}
 _WORDS = 4  # of a name, and no sentence
 _LEAST = 100  # one of so many transcripts has lines of those who are told
@@ -26,7 +26,7 @@ class Openers:
 
     def __init__(self, role_map: Mapping[str, str]) -> None:
         self._mapped, self.transcripts = list(role_map), 0
-        self._numbered = {_LAST.sub("", name) for name in role_map} - {""}
+        self._numbered = {_stem(name) for name in role_map} - {""}
         self._names: Counter[str] = Counter()
         self._with, self._speaking = 0, 0  # transcripts with any name, and with a speaker's
         self._whole, self._first = 0, Counter[str]()
@@ -55,11 +55,11 @@ class Openers:
         """Of all that begin with a speaker of the map, one ("Agent ..."); none for a sentence."""
         for name in self._mapped:
             rest = opener[len(name) :]
-            if opener.startswith(name) and rest.strip() and not (rest[0].isalpha() or (name[-1:] + rest[0]).isdigit()):
+            if opener.startswith(name) and rest.strip() and not (_letter(rest[0]) or (name[-1:] + rest[0]).isdigit()):
                 return f"{name} ..."
         if len(opener.split()) > _WORDS:
             return ""
-        name = _LAST.sub("", opener)
+        name = _stem(opener)
         return f"{name} ..." if name in self._numbered else name or "a number"
 
     def _in_order(self) -> list[tuple[str, int]]:
@@ -85,3 +85,13 @@ class Openers:
 
 def _speaks(name: str) -> bool:
     return key_of(name) in _NAMES or name.endswith(" ...")
+
+
+def _stem(name: str) -> str:
+    """``name`` up to its last letter: "Customer #17" is one speaker with "Customer #18"."""
+    return name[: max((place for place, character in enumerate(name, 1) if _letter(character)), default=0)]
+
+
+def _letter(character: str) -> bool:
+    """Whether it is a letter, or a mark of one, which a letter of many scripts has."""
+    return unicodedata.category(character)[0] in "LM"

@@ -169,6 +169,11 @@ def test_a_name_of_digits_is_told(tmp_path, roles, opener, name):
     assert notes[f"lines that open with '{name}' are part of the turn before them: data.role_map has no such speaker"]
 
 
+def test_letters_of_several_characters_are_of_a_name(tmp_path):
+    told = noted(tmp_path, "राम: a\nரா: b\nवि: c\nवी 2: d", राम="user", र="assistant")
+    assert told == {f"lines that open with 'वि', 'वी', 'ரா' {TOLD}": 1}
+
+
 def test_hours_are_no_speakers_and_hide_none(tmp_path):
     hours = "\n".join(f"{hour}:00-{hour}:30" for hour in range(8, 18))
     rows = [f"Agent: we have\n{hours}\nCustomer: 9\nDr Weber: take two" for _ in range(3)]
