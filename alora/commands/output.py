@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +99,21 @@ def _is_report(file: Path, kind: str) -> bool:
             from pyarrow import parquet  # few commands meet an older table, and it takes a moment
 
             return (parquet.read_schema(file).metadata or {}).get(MARK.encode()) == PREDICTED.encode()
-        with file.open("rb") as stream:  # one document, or one in each line
-            line = stream.readline(LONGEST)
-        content = json.loads(read_whole(file) if line.strip() == b"{" else line)
+        return all(_is_of(kind, content) for content in _documents(file, kind == "verdicts"))
     except (OSError, ValueError, RuntimeError):  # nested too deep, or a kind of Parquet that pyarrow does not read
         return False
+
+
+def _documents(file: Path, every: bool) -> Iterator[Any]:
+    """The document of a JSON file, or the first that it has in lines; ``every`` one, as a user may add to any."""
+    with file.open("rb") as stream:
+        line = stream.readline(LONGEST)
+        yield json.loads(read_whole(file) if line.strip() == b"{" else line)
+        while every and line.strip() != b"{" and (line := stream.readline(LONGEST)):
+            yield json.loads(line)
+
+
+def _is_of(kind: str, content: Any) -> bool:
     if not isinstance(content, dict):
         return False
     if kind == "verdicts":

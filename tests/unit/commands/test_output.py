@@ -78,6 +78,10 @@ NO_REPORTS = {
     "verdicts with a column of one's own": (
         '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": [], "human": "ok"}'
     ),
+    "verdicts of which the last has one": (
+        '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": []}\n' * 3
+        + '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": [], "human": "ok"}\n'
+    ),
     "cut": '{"conversation": "c", "verd',
     "deep": "[" * 100_000,
 }
