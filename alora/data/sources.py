@@ -1,5 +1,6 @@
 """Where rows come from: text files, Parquet files, hub data sets. Each row is plain data, with where it stands."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def _read_hub(source: str) -> Iterator[Row]:
         raise DataError(f"{source!r}: write hub:NAME, hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT")
     name, split = parts[0], parts[-1] if len(parts) > 1 else "train"
     data = _load_hub(name, parts[1] if len(parts) == 3 else None, split, source)
+    _leave_coded(data.info.features)  # those of data.features are copies
     classes = {column: feature.names for column, feature in data.features.items() if hasattr(feature, "names")}
     for number, value in enumerate(data, 1):
         for column, names in classes.items():  # a class number means nothing without its data set
@@ -79,6 +81,7 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
         raise MissingDependency(f"{source} needs the package datasets; pip install datasets") from error
     saved = Path(name) / "dataset_info.json", Path(name) / "dataset_dict.json"
     require_plain(Path(name), DataError)
+    _require_own_card(Path(name))
     try:
         if any(path.is_file() for path in saved):  # written by save_to_disk
             data = datasets.load_from_disk(name)
@@ -87,6 +90,8 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
         else:
             builder = datasets.load_dataset_builder(name, config)
             _require_own([file for part in (builder.config.data_files or {}).values() for file in part], name)
+            if builder.name == "csv":  # in whose cells "None" and "NA" are words
+                builder = datasets.load_dataset_builder(name, config, keep_default_na=False, na_values=[""])
             builder.download_and_prepare()
             data = builder.as_dataset()
     except DataError:
@@ -100,6 +105,32 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
     if split not in data:
         raise DataError(f"{source}: there is no split {split!r}; it has {', '.join(map(str, data))}")
     return data[split]
+
+
+def _leave_coded(feature: Any) -> None:
+    """Pictures, sounds and films are neither loaded nor decoded: each may be anywhere."""
+    if getattr(feature, "decode", False) and type(feature).__name__ != "Json":
+        feature.decode = False
+    inner = list(feature.values()) if isinstance(feature, dict) else feature if isinstance(feature, list) else []
+    for part in [*inner, getattr(feature, "feature", None)]:
+        if part is not None:
+            _leave_coded(part)
+
+
+def _require_own_card(home: Path) -> None:
+    """DataError where the card of a folder leads to addresses, which its loader asks before it says what they are."""
+    card = home / "README.md"
+    if not card.is_file():
+        return
+    from huggingface_hub import metadata_load
+
+    require_plain(home, DataError, card.name)
+    try:
+        configs = (metadata_load(card) or {}).get("configs")
+    except Exception as error:  # YAML's
+        raise DataError(f"{card}: its front matter cannot be read: {one_line(error)}; mend it") from error
+    if "://" in json.dumps(configs, default=str):
+        raise DataError(f"{card} leads to an address, which is not a file of the data set; mend it")
 
 
 def _require_own(files: Sequence[str], name: str) -> None:

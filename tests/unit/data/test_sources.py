@@ -4,10 +4,11 @@ import gzip
 import json
 
 import datasets
+import pyarrow.parquet
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data import formats
+from alora.data import formats, sources
 from alora.data.conversation import Message, Rejected, stream_conversations
 from alora.data.labelled import read_labelled
 from alora.errors import DataError
@@ -114,6 +115,51 @@ def test_a_hub_data_set_from_a_folder_of_files(tmp_path, monkeypatch):
     jsonl(tmp_path / "set", row("a"), row("b", "violation"), name="train.jsonl")
     rows = read(f"hub:{tmp_path}/set")
     assert [item.conversation.messages[0].content for item in rows] == ["a", "b"]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_media_of_a_hub_data_set_are_never_loaded(saved, tmp_path, monkeypatch):
+    """A picture may be any file of whoever reads it, or an address."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    seen = datasets.List({"picture": datasets.Image(), "said": datasets.Value("string")})
+    features = {
+        "text": datasets.Value("string"),
+        "label": datasets.Value("string"),
+        "seen": seen,
+        "pic": datasets.Image(),
+    }
+    pic = {"path": None, "bytes": b"none"} if saved else {"path": "http://127.0.0.1:9/a.png", "bytes": None}
+    rows = [{"text": text, "label": "ok", "seen": [{"picture": pic, "said": "x"}], "pic": pic} for text in "ab"]
+    data = datasets.Dataset.from_list(rows, datasets.Features(features))
+    if saved:
+        data.save_to_disk(tmp_path / "set")
+    else:
+        pyarrow.parquet.write_table(data.data.table, tmp_path / "set" / "rows.parquet")
+    columns = ColumnSettings(messages="text")
+    assert [item.conversation.messages[0].content for item in read(f"hub:{tmp_path}/set", columns=columns)] == [
+        "a",
+        "b",
+    ]
+
+
+def test_words_for_nothing_in_a_hub_data_set_of_csv_are_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.csv").write_text("text,label\nnull,None\nNA,ok\nc,\n")
+    rows = list(sources.read_rows(f"hub:{tmp_path}/set", Findings()))
+    assert [row.value for row in rows[:2]] == [{"text": "null", "label": "None"}, {"text": "NA", "label": "ok"}]
+    assert rows[2].value == {"text": "c", "label": None}
+
+
+@pytest.mark.parametrize("named", ["http://127.0.0.1:9/rows.jsonl", ["rows.jsonl", {"path": "hf://other/set"}]])
+def test_a_hub_data_set_does_not_lead_to_addresses(named, tmp_path):
+    (tmp_path / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: default\n  data_files: {json.dumps(named)}\n---\n"
+    )
+    jsonl(tmp_path, row("a"), name="rows.jsonl")
+    with pytest.raises(DataError, match=r"README\.md leads to an address"):
+        read(f"hub:{tmp_path}")
 
 
 @pytest.mark.parametrize("named", ["{home}/secret.txt", "../home/*.txt", "{home}/*", "own.txt", ".own/own.txt"])
