@@ -72,8 +72,10 @@ def parse_conversation(
     findings, settings = Findings(notes), _unskipped(settings)
     columns = settings.columns
     if isinstance(row, dict):
-        missing = any(name not in row for name in columns.messages.split(","))
-        if missing and ColumnSettings.messages in row:  # as it is, whatever the rows of the recipe are called
+        names, own = columns.messages.split(","), row.get(ColumnSettings.messages)
+        listed = isinstance(own, list) and not isinstance(unpacked(row.get(names[0])), list)
+        missing = any(name not in row for name in names) and ColumnSettings.messages in row
+        if listed or missing:  # as it is, whatever the rows of the recipe are called
             columns = replace(columns, messages=ColumnSettings.messages)
         found = find_columns(columns, [row], findings)
         if columns.messages == ColumnSettings.messages:

@@ -207,6 +207,9 @@ def test_a_conversation_in_columns_of_other_names(tmp_path):
         read_conversation(str(path))
     path.write_text(json.dumps({"dialogue": row("Hi")["messages"], "messages": row("other")["messages"]}))
     assert said(path, "dialogue").messages == (Message("user", "Hi"),)
+    path.write_text(json.dumps(row("Hi") | {"prompt": "Anna", "response": "Bob"}))
+    for columns in ("prompt,response", "prompt"):
+        assert said(path, columns).messages == (Message("user", "Hi"),)
     path.write_text(json.dumps(row("Hi")))  # as it is without any setting, whatever the rows of the recipe are called
     assert said(path, "dialogue").messages == (Message("user", "Hi"),)
 
