@@ -83,8 +83,9 @@ def joined(found: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
         if _what_counts(other["settings"]) != _what_counts(found["settings"]):
             raise SystemExit("the comparisons differ in their base or settings; a record holds one of each")
         new = [item for item in other["scores"] if item["arm"] not in own]
-        if not new:
-            raise SystemExit("one comparison has no arm that the first lacks; an arm's seeds belong together")
+        kinds = {(item["arm"], item["policy"]) for item in new}
+        if not new or not kinds.isdisjoint((item["arm"], item["policy"]) for item in scores):
+            raise SystemExit("one comparison has no arm that the others lack; an arm's seeds belong together")
         for item in new:
             if any(rows[item["policy"], part] != _asked(item[part]) for part in ("validation", "test")):
                 raise SystemExit(f"{item['arm']} of {item['policy']} was asked about other rows")

@@ -69,5 +69,6 @@ def test_nor_do_other_rows(script, key):
 
 
 def test_seeds_of_an_arm_that_is_there_are_not_dropped_unsaid(script):
-    with pytest.raises(SystemExit, match="no arm that the first lacks"):
-        script.joined(_comparison("alora", 3.0), _comparison("alora", 0.5))
+    for others in (["alora"], ["lora", "lora"]):
+        with pytest.raises(SystemExit, match="no arm that the others lack"):
+            script.joined(_comparison("alora", 3.0), *(_comparison(arm, 0.5) for arm in others))
