@@ -25,13 +25,14 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.generate import generated
 from alora.commands.output import say
 from alora.commands.run_pages import say_doubts, show_results, write_judgement, write_run_overview
+from alora.commands.run_rows import note_leak
 from alora.commands.training_run import TrainingRun, read_back, train_adapters, train_together
 from alora.config.environment import describe_environment
 from alora.config.paths import GENERATE
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.data.conversation import read_conversation
-from alora.data.splits import read_splits
+from alora.data.splits import known_rows, read_splits
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.records import Evaluation
@@ -85,6 +86,8 @@ def run(recipe: Recipe) -> int:
             note(f"going on in {folder.path}")
         for name, reason in left_out.items():
             note(f"{name} is left out: {reason}")
+        note_leak(known_rows(splits.validation, splits.train), splits.validation, [policy.id for policy in policies],
+                  "training stops by them and the threshold is fitted to them, so figures are too good")  # fmt: skip
         save_recipe(recipe, folder.settings, describe_environment())
         with start_tracking(recipe, folder.path, resumed, note) as tracking:
             train_adapters(this, tracking, processes)

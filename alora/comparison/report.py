@@ -111,7 +111,8 @@ def markdown(
     parts = [
         "# Methods side by side",
         f"{len(policies)} policies on the base {base}; figures are means over {runs} seeds where a method trains. "
-        "Thresholds and temperatures are fitted on validation rows; intervals are 95 % by bootstrap over test rows.",
+        "Thresholds and temperatures are fitted on validation rows; intervals, if any, are 95 % by bootstrap over test "
+        "rows.",
         *warnings,
         "## Over the battery (mean of the policies)",
         table(BATTERY_HEADINGS, battery_rows(comparison)),

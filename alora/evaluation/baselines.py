@@ -46,7 +46,8 @@ def compare_with_baselines(
     suffixes = [*map(renderer.suffix, policies), *rules]
     with Scorer(base, [*adapters, *silent], store=store) as scorer:
         answers = predict_parts(scorer, renderer, [*policies, *policies], suffixes, parts, "evaluating")
-    known, taught = known_rows(splits.test, [*splits.train, *splits.validation]), known_rows(splits.test, splits.train)
+    taught = known_rows(splits.held_out, splits.train)
+    known = known_rows(splits.test, [*splits.train, *splits.validation]) if splits.test else taught
     scored: dict[str, list[Scored]] = {}
     failed: dict[str, AloraError] = {}
     for index, (policy, adapter) in enumerate(zip(policies, adapters, strict=True)):

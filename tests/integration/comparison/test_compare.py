@@ -358,6 +358,16 @@ def test_test_rows_that_the_methods_are_fitted_to_are_told(place, tmp_path, caps
     assert f"warning: {told}" in (tmp_path / "run/compare.md").read_text()
 
 
+def test_validation_rows_that_the_methods_learn_from_are_told(place, tmp_path, capsys):
+    given = overrides(place, tmp_path / "run", "compare.arms=[bag_of_words]")
+    rows = next(item.partition("=")[2] for item in given if item.startswith("data.train="))
+    count = len((place / rows).read_text().splitlines())
+    assert main(["compare", *given, f"data.validation={rows}"]) == 0
+    told = f"red: {count} of {count} rows are of its training; thresholds are fitted to them"
+    assert told in capsys.readouterr().err
+    assert f"warning: {told}" in (tmp_path / "run/compare.md").read_text()
+
+
 def test_other_test_rows_are_not(place, tmp_path, capsys):
     assert main(["compare", *overrides(place, tmp_path / "run", "compare.arms=[bag_of_words]")]) == 0
     assert "LEAK" not in capsys.readouterr().err + (tmp_path / "run/compare.md").read_text()

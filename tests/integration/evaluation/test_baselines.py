@@ -108,3 +108,7 @@ def test_rows_that_an_adapter_was_trained_on_or_calibrated_by_are_counted():
     assert counts == {"red": [6, 0, 5], "blue": [9, 0, 7]}
     found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, Splits(train, validation), SETTINGS, seed=3)
     assert {scored.evaluation.trained_on for methods in found.values() for scored in methods} == {0}
+    leaking = Splits(train, (*validation, *train[:7]))
+    found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, leaking, SETTINGS, seed=3)
+    counts = {name: [scored.evaluation.trained_on for scored in methods] for name, methods in found.items()}
+    assert counts == {"red": [5, 0, 5], "blue": [7, 0, 7]}

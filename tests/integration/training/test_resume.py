@@ -103,6 +103,21 @@ def test_strict_fails_a_run_whose_figures_are_doubtful(finished, tmp_path):
     assert (code, "[AUROC_COVERS_CHANCE]" in errors) == (0, True)
 
 
+def test_validation_rows_that_it_trains_on_are_told(finished, tmp_path):
+    folder, overrides, _ = finished
+    train = next(setting.partition("=")[2] for setting in overrides if setting.startswith("data.train="))
+    again = [setting for setting in overrides if not setting.startswith(("run_dir=", "data.validation", "data.test"))]
+    again += [f"run_dir={tmp_path / 'run'}", f"data.validation={train}", "training.max_steps=1"]
+    code, output, errors = run_forked("train", *again, cache=folder / "cache")
+    assert code == 0, errors
+    rows = len(Path(train).read_text().splitlines())
+    assert f"{rows} of {rows} rows are of its training; training stops by them" in errors
+    assert f"{rows} of its {rows} validation rows are rows that it was trained on" in output + errors
+    assert (
+        json.loads((tmp_path / "run/policies/toy/evaluation.json").read_text())["evaluations"][0]["trained_on"] == rows
+    )
+
+
 def test_killed_at_random_again_and_again(finished, tmp_path):
     folder, overrides, wanted = finished
     run = tmp_path / "run"
