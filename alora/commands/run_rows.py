@@ -167,7 +167,9 @@ def leaks(
     ]
 
 
-def note_leak(known: Mapping[str, int], rows: Rows, policies: Collection[str], what: str) -> None:
+def note_leak(
+    known: Mapping[str, int], rows: Sequence[LabelledConversation], policies: Collection[str], what: str
+) -> None:
     """Print :func:`leaks`."""
     for line in leaks(known, rows, policies, what):
         note(line)
