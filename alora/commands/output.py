@@ -11,6 +11,7 @@ from alora.atomic import write_text
 from alora.errors import ConfigError
 from alora.layout import INPUTS_FILE, MARK, OUTPUTS, PAGE_MARK, PREDICTED, PREDICTIONS, REPORT, RUN_FILE
 from alora.reading import LONGEST, printable, read_whole
+from alora.verdict import Verdict
 
 __all__ = ["report_file", "say", "say_json", "table", "write_json", "write_text"]
 
@@ -18,6 +19,7 @@ _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 _RECORDS = ("run.yaml", "inputs.json", "training.json", "evaluation.json", "identity.json", "battery.json",
             "alora.json", "adapter_config.json", PREDICTIONS, REPORT)  # fmt: skip
 _VERDICTS = {"conversation", "prefix_tokens", "truncation", "verdicts"}  # score's; rows that a user added to have more
+_VERDICT = {*Verdict.__dataclass_fields__, "violated"}
 # The keys by which the JSON of each kind of report is known.
 _REPORTS: dict[str, tuple[set[str], ...]] = {
     "evaluation": ({"schema_version", "evaluations"},),
@@ -110,14 +112,16 @@ def _documents(file: Path, every: bool) -> Iterator[Any]:
         line = stream.readline(LONGEST)
         yield json.loads(read_whole(file) if line.strip() == b"{" else line)
         while every and line.strip() != b"{" and (line := stream.readline(LONGEST)):
-            yield json.loads(line)
+            if line.strip():
+                yield json.loads(line)
 
 
 def _is_of(kind: str, content: Any) -> bool:
     if not isinstance(content, dict):
         return False
     if kind == "verdicts":
-        return content.keys() - {"windows"} == _VERDICTS
+        own = content.keys() - {"windows"} == _VERDICTS and isinstance(content["verdicts"], list)
+        return own and all(isinstance(verdict, dict) and verdict.keys() <= _VERDICT for verdict in content["verdicts"])
     known = [name for name, forms in _REPORTS.items() if any(keys <= content.keys() for keys in forms)]
     return known[-1:] == [kind]  # a fleet's report has the keys of an evaluation, too
 

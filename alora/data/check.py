@@ -19,7 +19,7 @@ MORE_POSITIVES = "label more, raise data.validation_share, or give data.validati
 # Letters may be of several characters, not all of which are \w.
 _NAME = r"[^\W_](?:[^\n:：!-,/;-@\[-^`{-~]{0,29}[^\s:：!-,/;-@\[-`{-~])?"
 _SPEAKER = re.compile(
-    rf"^{INDENT}{STAMP}[^\w\n:-]{{0,4}}({_NAME})[*_\]]{{0,2}}{COLON}(?!//)", re.MULTILINE
+    rf"^{INDENT}{STAMP}(?:[^\w\n:-]|_){{0,4}}({_NAME})[*_\]]{{0,2}}{COLON}(?!//)", re.MULTILINE
 )  # "Agent:", "### Agent:", "**Agent**:"
 _BREAK = re.compile(r"<br\s{0,2}/?>|[\r\x0b\x0c\x85\u2028\u2029]", re.IGNORECASE)  # of a line, for some
 # Words of names that a form or a passage has hardly.
@@ -89,7 +89,8 @@ def _transcripts(doubtful: Sequence[tuple[LabelledConversation, Collection[str]]
     kind = (
         f"have lines of {lines} in their first text column" if by_column else f"are one message with lines of {lines}"
     )
-    text = f"{len(doubtful)} rows {kind} ({doubtful[0][0].where}), and an app sends turns; if these are turns"
+    places = {row.where for row, _ in doubtful}  # one on both sides of a split is one
+    text = f"{len(places)} rows {kind} ({doubtful[0][0].where}), and an app sends turns; if these are turns"
     if by_column or len(common) < 2:
         return f"{text}, {_COLUMNS}"
     roles = ", ".join(f"{name}: {usual_role(name) or 'ROLE'}" for name in common)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import note_unspoken, unpacked
+from alora.data.cells import listed, note_unspoken, unpacked
 from alora.data.columns import LISTS, find_columns, note_unread, own_columns, require_seen, with_first_rows
 from alora.data.formats import CUT_SHORT, parse_json
 from alora.data.messages import Conversation, Message, conversation_of
@@ -73,13 +73,17 @@ def parse_conversation(
     columns = settings.columns
     if isinstance(row, dict):
         names, own = columns.messages.split(","), row.get(ColumnSettings.messages)
-        listed = isinstance(own, list) and not isinstance(unpacked(row.get(names[0])), list)
+        turns = isinstance(own, list) and any(isinstance(item, dict) for item in own)
+        instead = turns and not isinstance(unpacked(row.get(names[0])), list)
         missing = any(name not in row for name in names) and ColumnSettings.messages in row
-        if listed or missing:  # as it is, whatever the rows of the recipe are called
+        if instead or missing:  # as it is, whatever the rows of the recipe are called
             columns = replace(columns, messages=ColumnSettings.messages)
+        beside = [name for name in names if name in row] if instead else []
+        if beside:
+            findings.notes[f"messages are read from 'messages', and not from {listed(beside)}"] += 1
         found = find_columns(columns, [row], findings)
         if columns.messages == ColumnSettings.messages:
-            note_unread(found, row, findings, set())
+            note_unread(found, {name: cell for name, cell in row.items() if name not in beside}, findings, set())
         columns = found
         require_seen(columns, row.keys(), where, findings)
         row = _with_list(row, columns.messages) if columns.messages.lower() in LISTS else row

@@ -1,14 +1,15 @@
 """Where rows come from: text files, Parquet files, hub data sets. Each row is plain data, with where it stands."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from alora.data.formats import Row, read_text, without_nulls
+import yaml
+
+from alora.data.formats import Row, read_text, shortened, without_nulls
 from alora.errors import DataError, MissingDependency, one_line
 from alora.findings import Findings
-from alora.reading import require_plain
+from alora.reading import read_whole, require_plain
 
 HUB = "hub:"
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -36,7 +37,7 @@ def read_rows(source: str, findings: Findings) -> Iterator[Row]:
         DataError: the source as a whole cannot be read.
     """
     if source.startswith(HUB):
-        return _read_hub(source)
+        return _read_hub(source, findings)
     path = Path(source)
     try:
         is_folder, is_there = path.is_dir(), path.exists()
@@ -59,12 +60,14 @@ def read_rows(source: str, findings: Findings) -> Iterator[Row]:
     raise DataError(f"{path}: the ending {suffix!r} is not known; give {known} (text also with .gz) or hub:NAME")
 
 
-def _read_hub(source: str) -> Iterator[Row]:
+def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
     parts = source.removeprefix(HUB).split(":")
     if len(parts) > 3 or not all(parts):
         raise DataError(f"{source!r}: write hub:NAME, hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT")
     name, split = parts[0], parts[-1] if len(parts) > 1 else "train"
     data = _load_hub(name, parts[1] if len(parts) == 3 else None, split, source)
+    if data.info.builder_name == "csv":
+        findings.notes[f"words such as None and NA are empty cells of {source}, as datasets reads CSV"] = 1
     _leave_coded(data.info.features)  # those of data.features are copies
     classes = {column: feature.names for column, feature in data.features.items() if hasattr(feature, "names")}
     for number, value in enumerate(data, 1):
@@ -81,17 +84,15 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
         raise MissingDependency(f"{source} needs the package datasets; pip install datasets") from error
     saved = Path(name) / "dataset_info.json", Path(name) / "dataset_dict.json"
     require_plain(Path(name), DataError)
-    _require_own_card(Path(name))
     try:
         if any(path.is_file() for path in saved):  # written by save_to_disk
             data = datasets.load_from_disk(name)
             parts = data.values() if isinstance(data, datasets.DatasetDict) else [data]
             _require_own([file["filename"] for part in parts for file in part.cache_files], name)
         else:
+            _require_no_address(Path(name))
             builder = datasets.load_dataset_builder(name, config)
             _require_own([file for part in (builder.config.data_files or {}).values() for file in part], name)
-            if builder.name == "csv":  # in whose cells "None" and "NA" are words
-                builder = datasets.load_dataset_builder(name, config, keep_default_na=False, na_values=[""])
             builder.download_and_prepare()
             data = builder.as_dataset()
     except DataError:
@@ -117,20 +118,27 @@ def _leave_coded(feature: Any) -> None:
             _leave_coded(part)
 
 
-def _require_own_card(home: Path) -> None:
-    """DataError where the card of a folder leads to addresses, which its loader asks before it says what they are."""
-    card = home / "README.md"
-    if not card.is_file():
-        return
-    from huggingface_hub import metadata_load
+def _require_no_address(home: Path) -> None:
+    """DataError where a folder says that its files are at an address, which its loader asks before it says so."""
+    from huggingface_hub import metadata_load  # there where datasets is
 
-    require_plain(home, DataError, card.name)
-    try:
-        configs = (metadata_load(card) or {}).get("configs")
-    except Exception as error:  # YAML's
-        raise DataError(f"{card}: its front matter cannot be read: {one_line(error)}; mend it") from error
-    if "://" in json.dumps(configs, default=str):
-        raise DataError(f"{card} leads to an address, which is not a file of the data set; mend it")
+    for file in (home / "README.md", home / ".huggingface.yaml"):
+        if not file.is_file():
+            continue
+        require_plain(home, DataError, file.name)
+        content = metadata_load(file) if file.suffix == ".md" else yaml.safe_load(read_whole(file))
+        configs = content.get("configs") if isinstance(content, dict) else None
+        waiting = [
+            item.get(key) for item in configs or () if isinstance(item, dict) for key in ("data_files", "data_dir")
+        ]
+        seen = set[int]()  # an alias may stand anywhere, and in itself
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, str) and "://" in value:
+                raise DataError(f"{file} leads to {shortened(value)}, which is not a file of the data set; mend it")
+            if isinstance(value, dict | list) and id(value) not in seen:
+                seen.add(id(value))
+                waiting += value.values() if isinstance(value, dict) else value
 
 
 def _require_own(files: Sequence[str], name: str) -> None:

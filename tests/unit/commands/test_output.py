@@ -15,6 +15,7 @@ from alora.evaluation.report import render_overview
 from alora.evaluation.scored import write_predictions
 from alora.logs.stored import METADATA
 from alora.notes import note
+from alora.verdict import Verdict, Verdicts
 
 
 def test_table_aligns_text_left_and_numbers_right(capsys):
@@ -82,6 +83,9 @@ NO_REPORTS = {
         '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": []}\n' * 3
         + '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": [], "human": "ok"}\n'
     ),
+    "verdicts with a word in one": (
+        '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": [{"policy": "p", "human": "ok"}]}'
+    ),
     "cut": '{"conversation": "c", "verd',
     "deep": "[" * 100_000,
 }
@@ -108,6 +112,13 @@ def test_a_report_replaces_no_file_of_another_kind(name, tmp_path):
     for place, kind in product((file, tmp_path / "link.json"), KINDS):
         with pytest.raises(ConfigError, match="is not a report"):
             report_file(place, kind)
+
+
+def test_verdicts_in_lines_are_replaced_with_and_without_blank_ones(tmp_path):
+    verdict = Verdict("p", "ok", 0.1, 0.5, "d", {"violation": 0.1, "ok": 0.9})
+    line = json.dumps(Verdicts("c", (verdict,), 7, windows=2).as_dict())
+    (tmp_path / "v.jsonl").write_text(f"{line}\n\n{line}\n \n")
+    assert report_file(tmp_path / "v.jsonl", "verdicts") == tmp_path / "v.jsonl"
 
 
 def test_pages_and_tables_of_alora_are_reports_and_no_others(tmp_path):

@@ -103,7 +103,7 @@ def test_rows_that_read_as_transcripts_are_doubtful():
     for stamp in ("[10:00] ", "(10:00) ", "10:00:05 ", "2024-05-01 10:00 ", "[2024-05-01T10:00Z] "):
         stamped = [row(f"{stamp}Agent: hello\n{stamp}Customer: {i}\n{stamp}http://a.b") for i in range(3)]
         assert check_turns({"train": stamped}) == [finding]
-    for mark, colon in (("### ", ":"), ("**", ":**"), ("> ", ":"), ("", "："), ("", " :")):
+    for mark, colon in (("### ", ":"), ("**", ":**"), ("_", "_:"), ("> ", ":"), ("", "："), ("", " :")):
         marked = [row(f"{mark}Agent{colon} hello\n{mark}Customer{colon} {i}") for i in range(3)]
         assert check_turns({"train": marked}) == [finding]
     assert check_turns({"train": [row(f"- Product: kettle\n- Agent: none\n- State: {i}") for i in range(3)]}) == []
@@ -153,6 +153,8 @@ def test_transcripts_are_told_of_every_split_file_and_policy():
     ):
         (finding,) = check_turns(splits)
         assert (finding.where, "chats.jsonl:0" in finding.problem) == (where, True)
+    both = {"train": [replace(item, labels={"p": "ok"}) for item in chats], "validation": chats[:2]}
+    assert check_turns(both)[0].problem.startswith("9 rows are one")  # each once
     shared = [replace(item, where=f"plain.jsonl:{i}") for i, item in enumerate(chats)]
     assert check_turns({"train": [*plain, *shared]}) == []
     (finding,) = check_turns({"train": [*plain, *(replace(item, labels={"q": "ok"}) for item in shared)]})

@@ -143,23 +143,40 @@ def test_media_of_a_hub_data_set_are_never_loaded(saved, tmp_path, monkeypatch):
     ]
 
 
-def test_words_for_nothing_in_a_hub_data_set_of_csv_are_words(tmp_path, monkeypatch):
+def test_gaps_in_a_hub_data_set_of_csv_are_read_and_what_counts_as_one_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "train.csv").write_text("text,label\nnull,None\nNA,ok\nc,\n")
-    rows = list(sources.read_rows(f"hub:{tmp_path}/set", Findings()))
-    assert [row.value for row in rows[:2]] == [{"text": "null", "label": "None"}, {"text": "NA", "label": "ok"}]
-    assert rows[2].value == {"text": "c", "label": None}
+    (tmp_path / "set" / "train.csv").write_text("text,label,score\na,ok,1\nb,None,2\n")
+    (tmp_path / "set" / "test.csv").write_text("text,label,score\nc,ok,NA\n")
+    findings = Findings()
+    rows = list(sources.read_rows(f"hub:{tmp_path}/set", findings))
+    assert [row.value["label"] for row in rows] == ["ok", None]
+    assert findings.notes == {
+        f"words such as None and NA are empty cells of hub:{tmp_path}/set, as datasets reads CSV": 1
+    }
 
 
+@pytest.mark.parametrize("card", ["README.md", ".huggingface.yaml"])
 @pytest.mark.parametrize("named", ["http://127.0.0.1:9/rows.jsonl", ["rows.jsonl", {"path": "hf://other/set"}]])
-def test_a_hub_data_set_does_not_lead_to_addresses(named, tmp_path):
-    (tmp_path / "README.md").write_text(
-        f"---\nconfigs:\n- config_name: default\n  data_files: {json.dumps(named)}\n---\n"
-    )
+def test_a_hub_data_set_does_not_lead_to_addresses(named, card, tmp_path):
+    lead = f"configs:\n- config_name: default\n  data_files: {json.dumps(named)}\n"
+    (tmp_path / card).write_text(f"---\n{lead}---\n" if card == "README.md" else lead)
     jsonl(tmp_path, row("a"), name="rows.jsonl")
-    with pytest.raises(DataError, match=r"README\.md leads to an address"):
+    with pytest.raises(DataError, match=rf"{card} leads to '(http|hf)://"):
         read(f"hub:{tmp_path}")
+
+
+@pytest.mark.timeout(60)
+def test_what_a_card_says_besides_is_no_address_and_has_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    many = "\n".join(f"x{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'lol'] * 10)}]" for n in range(9))
+    lead = "configs:\n- config_name: default\n  data_files: rows.jsonl\n  description: see https://x.y\n"
+    (tmp_path / "set" / "README.md").write_text(f"---\n{many}\n{lead}---\n")
+    sources._require_no_address(tmp_path / "set")
+    (tmp_path / "set" / "README.md").write_text(f"---\n{lead}---\n")
+    jsonl(tmp_path / "set", row("a"), name="rows.jsonl")
+    assert len(read(f"hub:{tmp_path}/set")) == 1
 
 
 @pytest.mark.parametrize("named", ["{home}/secret.txt", "../home/*.txt", "{home}/*", "own.txt", ".own/own.txt"])
