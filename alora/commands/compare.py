@@ -87,10 +87,8 @@ def _renderable(task: Task, renderer: Renderer) -> Task:
 def _leaks(task: Task) -> list[str]:
     """A warning of each policy whose test rows the methods are fitted to, or whose validation rows they learn from."""
     splits = task.splits
-    known, taught = (
-        known_rows(splits.test, [*splits.train, *splits.validation]),
-        known_rows(splits.validation, splits.train),
-    )
+    known = known_rows(splits.test, [*splits.train, *splits.validation])
+    taught = known_rows(splits.validation, splits.train)
     return [
         *leaks(known, splits.test, task.by_id, "figures on new rows may be far lower; compare on others"),
         *leaks(taught, splits.validation, task.by_id, "thresholds are fitted to them; validate on others"),

@@ -34,6 +34,7 @@ _CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # where 
 _WHO = {"role", "from", "speaker", "sender", "author"}  # columns of exports with one message a row
 _OPENING = 300  # characters of a text by which it is told for messages
 SHOWN = 8  # columns in a message
+NAME_WORDS = 4  # of a speaker's name, and no sentence
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}[.,]{0,2}[ \t])?+"
 _DATE = r"(?:\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d\d(?:\d\d)?)"

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain, combinations
 
-from alora.data.cells import COLON, GATHER, INDENT, STAMP, listed, role_note, usual_role, words_of
+from alora.data.cells import COLON, GATHER, INDENT, NAME_WORDS, STAMP, listed, role_note, usual_role, words_of
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.formats import shortened
 from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
@@ -25,7 +25,6 @@ _BREAK = re.compile(r"<br\s{0,2}/?>|[\r\x0b\x0c\x85\u2028\u2029]", re.IGNORECASE
 # Words of names that a form or a passage has hardly.
 _REPLYING = {"assistant", "agent", "bot", "chatbot", "ai", "gpt", "support", "operator", "rep", "advisor"}
 _COLUMNS = f"{GATHER}, or into one text where a line with its speaker opens every turn, for data.role_map to split"
-_WORDS = 4  # of a name, and no sentence
 _SHARE = 4  # one of so many rows of a file is no exception
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
@@ -128,7 +127,7 @@ def _several(row: LabelledConversation, by_column: bool) -> Collection[str]:
     :func:`check_unsplit`."""
     if row.conversation.unsplit or row.conversation.by_column != by_column:
         return ()
-    names = [name for name in _speakers(row) if len(name.split()) <= _WORDS]
+    names = [name for name in _speakers(row) if len(name.split()) <= NAME_WORDS]
     replying = not by_column or not _REPLYING.isdisjoint(chain(*map(words_of, names)))
     return names if len(names) > 1 and replying else ()
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from alora.data.cells import COLON, INDENT, LINE, ROLES, SPEAKERS, STAMP, counted, key_of, listed
+from alora.data.cells import COLON, INDENT, LINE, NAME_WORDS, ROLES, SPEAKERS, STAMP, counted, key_of, listed
 from alora.data.messages import Conversation
 from alora.findings import FIRST, Findings
 
@@ -15,7 +15,6 @@ _OPENER = re.compile(
     rf"{LINE}{INDENT}{STAMP}[^\w\n:]{{0,4}}(?!\d{{1,2}}:\d)(\w[^\n:：]{{0,40}}){COLON}(?!//)", re.MULTILINE
 )  # "9:00" is a time
 _NAMES = {*SPEAKERS, *ROLES, "agent"} - {"model", "system", "tool"}
-_WORDS = 4  # of a name, and no sentence
 _LEAST = 100  # one of so many transcripts has lines of those who are told
 _MOST = 10_000  # names in memory
 
@@ -57,7 +56,7 @@ class Openers:
             rest = opener[len(name) :]
             if opener.startswith(name) and rest.strip() and not (_letter(rest[0]) or (name[-1:] + rest[0]).isdigit()):
                 return f"{name} ..."
-        if len(opener.split()) > _WORDS:
+        if len(opener.split()) > NAME_WORDS:
             return ""
         name = _stem(opener)
         return f"{name} ..." if name in self._numbered else name or "a number"

@@ -1,4 +1,4 @@
-"""Who speaks within the turns of transcripts without a role is told."""
+"""A note names who speaks within the turns of transcripts and has no role."""
 
 import json
 from collections import Counter
@@ -145,12 +145,9 @@ def test_names_in_fewer_than_one_of_a_hundred_transcripts_are_exceptions_and_hid
 )
 def test_a_speaker_with_a_number_of_its_own_in_each_transcript_is_told(tmp_path, speaker):
     rows = [f"Agent: hi\n{speaker}{number}: it broke\nAgent: sure" for number in range(200)]
-    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
-    settings.role_map = {"Agent": "assistant"}
-    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    notes = noted(tmp_path, *rows, Agent="assistant")
     name = speaker.rstrip(" #.-_()0123456789") + " ..." * (speaker == "Agent")
-    text = f"lines that open with '{name}' are part of the turn before them: data.role_map has no such speaker"
-    assert notes[text] == 200
+    assert notes[f"lines that open with '{name}' {TOLD}"] == 200
 
 
 @pytest.mark.parametrize(
@@ -163,10 +160,8 @@ def test_a_speaker_with_a_number_of_its_own_in_each_transcript_is_told(tmp_path,
     ],
 )
 def test_a_name_of_digits_is_told(tmp_path, roles, opener, name):
-    path = jsonl(tmp_path, {"chat": f"{next(iter(roles))}: hi\n{opener}: it broke"})
-    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"), role_map=roles)
-    assert list(stream_conversations(path, settings, notes))
-    assert notes[f"lines that open with '{name}' are part of the turn before them: data.role_map has no such speaker"]
+    notes = noted(tmp_path, f"{next(iter(roles))}: hi\n{opener}: it broke", **roles)
+    assert notes[f"lines that open with '{name}' {TOLD}"]
 
 
 def test_letters_of_several_characters_are_of_a_name(tmp_path):
@@ -177,19 +172,13 @@ def test_letters_of_several_characters_are_of_a_name(tmp_path):
 def test_hours_are_no_speakers_and_hide_none(tmp_path):
     hours = "\n".join(f"{hour}:00-{hour}:30" for hour in range(8, 18))
     rows = [f"Agent: we have\n{hours}\nCustomer: 9\nDr Weber: take two" for _ in range(3)]
-    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
-    settings.role_map = {"Agent": "assistant", "Customer": "user"}
-    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
-    text = "lines that open with 'Dr Weber' are part of the turn before them: data.role_map has no such speaker"
-    assert notes[text] == 3
-    assert not [note for note in notes if note.startswith("lines") and note != text]
+    notes = noted(tmp_path, *rows, Agent="assistant", Customer="user")
+    assert notes == {f"lines that open with 'Dr Weber' {TOLD}": 3}
 
 
 def test_of_many_speakers_a_note_says_how_many_more_there_are(tmp_path):
     rows = ["Agent: hi\n" + "\n".join(f"{letter}{letter}: hm" for letter in "jihgfedcba")] * 2
-    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
-    settings.role_map = {"Agent": "assistant"}
-    assert list(stream_conversations(jsonl(tmp_path, *({"chat": text} for text in rows)), settings, notes))
+    notes = noted(tmp_path, *rows, Agent="assistant")
     assert [note for note in notes if "'aa', 'bb', 'cc', 'dd', 'ee', 'ff', 'gg', 'hh' and 2 more are part of" in note]
 
 
@@ -199,9 +188,6 @@ def test_names_of_a_speaker_with_numbers_count_as_one_and_take_no_memory(tmp_pat
     looked, order = [], openers.Openers._in_order
     monkeypatch.setattr(openers.Openers, "_in_order", lambda self: looked.append(self) or order(self))
     lines = [f"Agent {number}: hi\n" + "\n".join(f"{number}{letter}: x" for letter in "ab") for number in range(60)]
-    path = jsonl(tmp_path, *({"chat": f"Customer: hi\n{line}"} for line in lines))
-    notes, settings = Counter[str](), DataSettings(columns=ColumnSettings(messages="chat"))
-    settings.role_map = {"Customer": "user", "Agent": "assistant"}
-    assert list(stream_conversations(path, settings, notes))
+    notes = noted(tmp_path, *(f"Customer: hi\n{line}" for line in lines), Customer="user", Agent="assistant")
     assert max(notes[note] for note in notes if note.startswith("lines that open with 'Agent ...'")) == 60
     assert len(looked) < 60
