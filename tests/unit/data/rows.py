@@ -3,12 +3,17 @@
 import json
 
 from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.columns import find_columns, note_unread
 from alora.data.conversation import Rejected, stream_conversations
 from alora.data.labelled import read_labelled
+from alora.data.messages import conversation_of
+from alora.findings import Findings
 from alora.policy import Policy
 
 POLICY = Policy("p", "T", "R")
 OTHER = Policy("q", "T", "R")
+TURNS = [{"role": "user", "content": "Hi"}]
+SPOKEN_BY = {"Customer": "user", "Agent": "assistant"}
 
 
 def row(text="Hi", label="ok", **more):
@@ -38,3 +43,14 @@ def streamed(path, *lines, notes=None, **columns):
 
 def roles(conversation):
     return [message.role for message in conversation.messages]
+
+
+def read_one(row, **settings):
+    """One row, without a file, and what was found."""
+    findings = Findings()
+    known = DataSettings(**settings)
+    usual = known.columns.messages == ColumnSettings.messages
+    known.columns = find_columns(known.columns, [row], findings)
+    if usual:
+        note_unread(known.columns, row, findings, set())
+    return conversation_of(row, "f:1", known, findings), findings

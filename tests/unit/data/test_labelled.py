@@ -1,5 +1,6 @@
 """Labelled rows: what is accepted, and one clear line with a place for each thing that is not."""
 
+import json
 from dataclasses import replace
 
 import pyarrow
@@ -365,3 +366,11 @@ def test_a_label_in_a_column_policy_is_no_policys_name(tmp_path):
     assert [item.labels["p"] for item in rows] == ["violation", "ok"]
     path = jsonl(tmp_path, row("a", Policy="4711"), row("b", Policy="4712"))
     assert [item.group for item in read(path, columns=ColumnSettings(group="Policy"))] == ["4711", "4712"]
+
+
+def test_another_spelling_of_a_mapped_label_is_mapped_as_well(tmp_path):
+    rows = [{"prompt": "Hello.", "label": label} for label in ("ok", "OK", "Ok ")]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = DataSettings(label_map={"ok": "violation", "violation": "ok"})
+    found = read_labelled(str(tmp_path / "rows.jsonl"), settings, Policy("p", "P", "Rule."))
+    assert [row.labels["p"] for row in found] == ["violation"] * 3
