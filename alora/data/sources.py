@@ -120,13 +120,13 @@ def _leave_coded(feature: Any) -> None:
 
 def _require_no_address(home: Path) -> None:
     """DataError where a folder says that its files are at an address, which its loader asks before it says so."""
-    from huggingface_hub import metadata_load  # there where datasets is
+    from huggingface_hub import DatasetCard  # there where datasets is, which reads cards by it
 
     for file in (home / "README.md", home / ".huggingface.yaml"):
         if not file.is_file():
             continue
         require_plain(home, DataError, file.name)
-        content = metadata_load(file) if file.suffix == ".md" else yaml.safe_load(read_whole(file))
+        content = DatasetCard.load(file).data.to_dict() if file.suffix == ".md" else yaml.safe_load(read_whole(file))
         configs = content.get("configs") if isinstance(content, dict) else None
         waiting = [
             item.get(key) for item in configs or () if isinstance(item, dict) for key in ("data_files", "data_dir")

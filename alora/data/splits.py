@@ -222,7 +222,8 @@ def _keys(
 ) -> Sequence[str]:
     """A key for each row: the same for those of a policy's rows that share a group or a text, at however many removes.
 
-    A text's digest, and for rows of groups the lowest of the groups'.
+    A text's digest, and for rows of a group the group's; of several joined groups, a digest that is no lower for more
+    of them.
     """
     of_a_group = set(groups) - {""}
     if not of_a_group:
@@ -239,7 +240,9 @@ def _keys(
         if group and name in row.labels:
             first, second = sorted((root(group), root(text)), key=lambda key: (key not in of_a_group, key))
             joined[second] = first
-    return [root(group or text) for group, text in zip(groups, texts, strict=True)]
+    members = Counter(map(root, of_a_group))
+    keys = [root(group or text) for group, text in zip(groups, texts, strict=True)]
+    return [digest(key) if members[key] > 1 else key for key in keys]
 
 
 def _held_out(name: str, rows: Sequence[LabelledConversation], keys: Sequence[str], share: float) -> set[str]:

@@ -166,6 +166,14 @@ def test_a_hub_data_set_does_not_lead_to_addresses(named, card, tmp_path):
         read(f"hub:{tmp_path}")
 
 
+def test_a_card_with_carriage_returns_is_read_as_datasets_reads_it(tmp_path):
+    lead = 'configs:\n- config_name: default\n  data_files: "http://127.0.0.1:9/rows.jsonl"\n'
+    (tmp_path / "README.md").write_text(f"---\n\r---\r{lead}---\n", newline="")
+    jsonl(tmp_path, row("a"), name="rows.jsonl")
+    with pytest.raises(DataError, match=r"README.md leads to 'http://"):
+        read(f"hub:{tmp_path}")
+
+
 @pytest.mark.timeout(60)
 def test_what_a_card_says_besides_is_no_address_and_has_an_end(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")

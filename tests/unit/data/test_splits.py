@@ -117,6 +117,17 @@ def test_groups_that_share_a_text_stay_on_one_side():
         assert not sides[0] & sides[1]
 
 
+def test_groups_that_are_joined_are_held_out_no_more_often_than_others():
+    held_out = 0
+    for data_set in range(40):
+        rows = []
+        for n in range(100):
+            texts = ["canned" if n < 30 else f"{data_set} first {n}", f"{data_set} second {n}"]
+            rows += [replace(row(text, p="ok"), group=f"{data_set} customer {n}") for text in texts]
+        held_out += any(one.conversation.messages[0].content == "canned" for one in hold_out(rows, 0.15)[1])
+    assert 0 < held_out < 20
+
+
 def test_a_conversation_in_files_of_several_weights_has_each_rows_own(tmp_path):
     """One policy's row lies in the first file, the other's of the same conversation in the second."""
     shared = both(20, "shared")
