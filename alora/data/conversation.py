@@ -78,12 +78,12 @@ def parse_conversation(
         missing = any(name not in row for name in names) and ColumnSettings.messages in row
         if instead or missing:  # as it is, whatever the rows of the recipe are called
             columns = replace(columns, messages=ColumnSettings.messages)
-        beside = [name for name in names if name in row] if instead else []
-        if beside:
-            findings.notes[f"messages are read from 'messages', and not from {listed(beside)}"] += 1
+        unread = [name for name in names if name in row] if instead else []
+        if unread:
+            findings.notes[f"messages are read from 'messages', and not from {listed(unread)}"] += 1
         found = find_columns(columns, [row], findings)
         if columns.messages == ColumnSettings.messages:
-            note_unread(found, {name: cell for name, cell in row.items() if name not in beside}, findings, set())
+            note_unread(found, {name: cell for name, cell in row.items() if name not in unread}, findings, set())
         columns = found
         require_seen(columns, row.keys(), where, findings)
         row = _with_list(row, columns.messages) if columns.messages.lower() in LISTS else row

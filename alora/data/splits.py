@@ -222,8 +222,8 @@ def _keys(
 ) -> Sequence[str]:
     """A key for each row: the same for those of a policy's rows that share a group or a text, at however many removes.
 
-    A text's digest, and for rows of a group the group's; of several joined groups, a digest that is no lower for more
-    of them.
+    A text's digest, or the group's. Of several joined groups, a digest of the lowest one's: that itself would be the
+    lower, the more groups are joined, and they would all be held out.
     """
     of_a_group = set(groups) - {""}
     if not of_a_group:

@@ -212,11 +212,11 @@ def test_a_conversation_in_columns_of_other_names(tmp_path):
     path.write_text(json.dumps({"dialogue": row("Hi")["messages"], "messages": row("other")["messages"]}))
     assert said(path, "dialogue").messages == (Message("user", "Hi"),)
     path.write_text(json.dumps(row("Hi") | {"prompt": "Anna", "response": "Bob"}))
-    for columns, beside in (("prompt,response", "'prompt', 'response'"), ("prompt", "'prompt'")):
+    for columns, unread in (("prompt,response", "'prompt', 'response'"), ("prompt", "'prompt'")):
         notes, named = Counter[str](), DataSettings(columns=ColumnSettings(messages=columns))
         assert read_conversation(str(path), named, notes).messages == (Message("user", "Hi"),)
-        assert notes.pop(f"messages are read from 'messages', and not from {beside}") == 1
-        assert not [note for note in notes if beside in note]
+        assert notes.pop(f"messages are read from 'messages', and not from {unread}") == 1
+        assert not [note for note in notes if unread in note]
     for ids in ([], ["m1", "m2"]):
         path.write_text(json.dumps({"messages": ids, "prompt": "a", "response": "b"}))
         assert said(path, "prompt,response").messages == two

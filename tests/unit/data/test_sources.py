@@ -175,7 +175,7 @@ def test_a_card_with_carriage_returns_is_read_as_datasets_reads_it(tmp_path):
 
 
 @pytest.mark.timeout(60)
-def test_what_a_card_says_besides_is_no_address_and_has_an_end(tmp_path, monkeypatch):
+def test_an_address_elsewhere_in_a_card_is_accepted_and_aliases_have_an_end(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "set").mkdir()
     many = "\n".join(f"x{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'lol'] * 10)}]" for n in range(9))
