@@ -115,7 +115,8 @@ def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) 
             fitted = train_together(this, policies, callbacks=watch)
             for index, policy in enumerate(policies):
                 _keep(this, policy, fitted, index)
-        remove_checkpoints(this.folder.checkpoints, [policy.id for policy in policies])
+    # Whether trained now or before: a call that was killed while it removed them left some.
+    remove_checkpoints(this.folder.checkpoints, [policy.id for policy in policies])
     this.each(partial(_require_adapter, this))
 
 

@@ -50,7 +50,8 @@ def test_killed_behind_a_checkpoint(finished, tmp_path, checkpoint):
 
 
 def test_killed_before_the_figures_were_written(finished, tmp_path):
-    """The figures are the last of what an evaluation writes, and all of it is made again with the same bytes."""
+    """The figures are the last of what an evaluation writes, and all of it is made again with the same bytes; of the
+    training's checkpoints, which a call that was killed had not all removed, none stays."""
     folder, overrides, _ = finished
     run = shutil.copytree(folder / "run", tmp_path / "run", symlinks=True)
     made = {name: (run / "policies/toy" / name) for name in ("evaluation.json", "predictions.parquet", "report.html")}
@@ -58,11 +59,15 @@ def test_killed_before_the_figures_were_written(finished, tmp_path):
     assert (run / "report.html").readlink() == Path("policies/toy/report.html")
     made["evaluation.json"].unlink()
     made["report.html"].write_text("cut off")
+    left = run / "checkpoints/checkpoint-6/trainer_state.json"
+    left.parent.mkdir(parents=True)
+    left.write_text("{}")
     again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
     code, output, errors = run_forked("train", *again, cache=folder / "cache")
     assert code == 0, errors
     assert {name: file.read_bytes() for name, file in made.items()} == before
     assert "report.html" in output
+    assert not (run / "checkpoints").exists()
 
 
 def test_another_adapter_in_its_place_is_not_this_runs(finished, tmp_path):
