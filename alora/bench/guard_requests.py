@@ -143,7 +143,7 @@ class Server:
         }  # fmt: skip
         dtype = str(material.base.model.dtype).removeprefix("torch.")
         self._command = [
-            *(sys.executable, "-m", "alora", "serve", f"battery={battery}", f"base.dtype={dtype}"),
+            *(sys.executable, "-P", "-m", "alora", "serve", f"battery={battery}", f"base.dtype={dtype}"),
             *([f"base.source={context.base.source}"] if context.base.source else []),
             *(f"serving.{key}={value}" for key, value in self.options.items()),
         ]

@@ -7,16 +7,19 @@ travels as a file next to the run folders.
 
 import contextlib
 import functools
+import importlib
 import itertools
 import json
 import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -94,12 +97,32 @@ def run_sweep(
                 return record.metric
 
             try:
-                hydra_main(arguments, of_hydra, task)
+                with _ray_elsewhere() if "hydra/launcher=ray" in arguments.overrides else contextlib.nullcontext():
+                    hydra_main(arguments, of_hydra, task)
             except Exception as error:
                 if isinstance(error, COMPOSITION_ERRORS) or not _by_plugin(arguments):
                     raise
                 note(f"the launcher or sweeper gave up: {type(error).__name__}: {one_line(error)}")
             return _records(folder, changed)
+
+
+@contextlib.contextmanager
+def starting_ray() -> Iterator[None]:
+    """Ray is to start in Python's own folder: where it starts is what its workers search first for modules, and the
+    current folder may be a received one."""
+    with contextlib.chdir(sys.prefix):
+        yield
+
+
+@contextlib.contextmanager
+def _ray_elsewhere() -> Iterator[None]:
+    """As :func:`starting_ray`, for the start by Hydra's launcher."""
+    ray: Any = importlib.import_module("ray")
+    init, ray.init = ray.init, starting_ray()(ray.init)
+    try:
+        yield
+    finally:
+        ray.init = init
 
 
 def _last_of_each(overrides: Sequence[str]) -> tuple[str, ...]:

