@@ -5,6 +5,7 @@ import contextlib
 import json
 import math
 import re
+import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
@@ -17,6 +18,8 @@ from alora.config.secrets import HIDDEN, KEY, key_in, redacted
 from alora.errors import ConfigError, PromptRefused
 from alora.reading import LONGEST, printable
 
+REQUEST_ID = "X-Request-Id"  # the guard and vLLM repeat it at the beginning of what they answer, in its id
+_REQUEST_IDS = re.compile("alora-[0-9a-f]{16}")
 _KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
 _TELLING = 20  # characters of a key that is no word of an answer by chance
 _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with headers without end
@@ -69,10 +72,11 @@ class Http(AsyncClosing):
     ) -> tuple[httpx2.Response, str]:
         """The answer to one request and its text, in which the key is hidden; ``silence`` in seconds ends it, and
         :data:`_WHOLE` times as many in all. With status 200 and a short key, which may be a word (``test``), the text
-        is as it came, for its values to be used: what is shown of it goes through :meth:`hidden`.
+        is as it came, for its values to be used: what is shown of it goes through :meth:`hidden`. With a
+        :func:`request_id` among ``headers``, the answer bears no other one.
 
         Raises:
-            Unreachable: no whole answer comes, or one that is too long.
+            Unreachable: no whole answer comes, or one that is too long, or to another request.
             PromptRefused: ``body`` is not JSON.
             ConfigError: the server redirects to another.
         """
@@ -92,6 +96,7 @@ class Http(AsyncClosing):
                 self._client.stream(method, url, content=content, headers=given, timeout=silence) as answer,
             ):
                 text = await _whole_text(answer)
+                _require_own(text, given.get(REQUEST_ID))
                 self._heard = time.monotonic()
         except Unreachable:  # of _turn; it is a ValueError, too
             raise
@@ -190,6 +195,17 @@ def refusal(url: str, status: int, text: str, retry_after: str | None = None) ->
 
 def _gone(address: str, reason: str) -> Unreachable:
     return Unreachable(f"{address} does not answer ({reason}); is the server up? alora serve starts one")
+
+
+def request_id() -> dict[str, str]:
+    """The header that names one request."""
+    return {REQUEST_ID: f"alora-{secrets.token_hex(8)}"}
+
+
+def _require_own(text: str, own: str | None) -> None:
+    """httpx2 (2.16) takes bytes behind an answer, as a broken proxy may send, for the answer to the next request."""
+    if own and {own, *_REQUEST_IDS.findall(text[:200])} != {own}:
+        raise httpx2.RemoteProtocolError("its answer is to another request")
 
 
 async def _whole_text(answer: httpx2.Response) -> str:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
@@ -92,7 +91,7 @@ class GuardCore:
                     yield verdict
         total = time.monotonic() - started
         response = GuardResponse(
-            id=f"guard-{secrets.token_hex(12)}",
+            id=request.answer_id,
             action="block" if any(verdict.flagged for verdict in given.values()) else "allow",
             complete=all(verdict.status == "ok" for verdict in given.values()),
             verdicts=[given[index] for index in range(len(asked))],

@@ -1,11 +1,13 @@
 """Requests and answers as they travel: the guard's own, OpenAI's moderations, LiteLLM's generic guardrail."""
 
+import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
+from alora.http import REQUEST_ID
 from alora.serving.servers import SESSION, session_id
 
 Status = Literal["ok", "missed", "failed", "skipped"]
@@ -67,11 +69,17 @@ class GuardRequest(Options):
         default=False, description="server-sent events: each verdict as it arrives, the whole answer last"
     )
     _session: str | None = PrivateAttr(default=None)
+    _id: str = PrivateAttr(default_factory=lambda: secrets.token_hex(12))
 
     def of(self, headers: Mapping[str, str]) -> Self:
-        """This, of the session that a request's headers name, if they do."""
+        """This, of the session and by the id that a request's headers name, if they do."""
         self._session = headers.get(SESSION)
+        self._id = headers.get(REQUEST_ID, self._id)[:100]
         return self
+
+    @property
+    def answer_id(self) -> str:
+        return f"guard-{self._id}"
 
     @property
     def session(self) -> str:

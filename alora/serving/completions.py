@@ -9,7 +9,7 @@ from typing import Any
 from alora.closing import AsyncClosing
 from alora.config.secrets import KEY, redacted
 from alora.errors import AloraError, CheckFailed, ConfigError
-from alora.http import Http, refusal, root
+from alora.http import Http, refusal, request_id, root
 from alora.prompt.render import Prefix, Suffix
 from alora.serving.servers import SESSION
 
@@ -135,7 +135,7 @@ class Completions(AsyncClosing):
         session: str | None = None,
         counts: Counts = lambda _: True,
     ) -> tuple[int, str]:
-        headers = None if session is None else {SESSION: session}
+        headers = request_id() | ({} if session is None else {SESSION: session})
         async with self._free:
             if not counts(True):
                 raise Forgotten

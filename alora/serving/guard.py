@@ -12,7 +12,7 @@ from httpx2 import Response
 
 from alora.closing import AsyncClosing, Closing, Waiting
 from alora.errors import CheckFailed, ConfigError, PromptRefused, one_line
-from alora.http import Http, named, refusal, root
+from alora.http import Http, named, refusal, request_id, root
 from alora.policy import Policy
 from alora.reading import printable
 from alora.serving.servers import SESSION, Servers, session_id
@@ -198,7 +198,7 @@ class AsyncGuard(AsyncClosing):
 
         async def ask(url: str) -> GuardAnswer:
             http = self._http[url]
-            sent = await http.exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session})
+            sent = await http.exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session} | request_id())
             answer = _read(url, http, *sent, lambda said: typed(GuardAnswer, said).require(fields))
             if len(self._http) > 1 and answer.complete and not fields.get("policies"):
                 self._compare(url, {one.policy: (one.adapter, one.threshold) for one in answer.verdicts})

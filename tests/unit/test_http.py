@@ -7,14 +7,15 @@ import signal
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from alora.closing import Waiting
 from alora.config.secrets import HIDDEN, KEY
 from alora.errors import AloraError
-from alora.http import Http
+from alora.http import REQUEST_ID, Http, request_id
 from alora.serving.guard import Guard
 
 SECRET = r"""s3cr3t/canary"key'with\all"""
@@ -147,3 +148,44 @@ def test_callers_who_give_up_are_no_silence_of_the_server():
 
     with raw(ONCE, 3, 0) as url:
         assert asyncio.run(ask(url)) == (200, "ok")
+
+
+@contextmanager
+def twice(answer: str):
+    """A server whose first answer on each connection is followed by a copy of itself; ``{id}`` is the request's."""
+
+    class Twice(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        copies = 2
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.wfile.write(answer.replace("{id}", self.headers[REQUEST_ID]).encode() * self.copies)
+            self.copies = 1
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Twice) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_an_answer_to_another_request_is_none():
+    async def ask(url):
+        http, said = Http(1), []
+        for own in [request_id() for _ in range(3)]:
+            with pytest.raises(AloraError) if len(said) == 1 else nullcontext() as caught:
+                _, text = await http.send(url, {}, 5, own)
+                said.append(text.replace(own[REQUEST_ID], "its own"))
+            if caught:
+                said.append(str(caught.value))
+            await asyncio.sleep(0.1)  # until the answer that was not awaited is there, and ends the connection
+        await http.close()
+        return said
+
+    with twice(f'{OK}Content-Length: 37{END}{{"id": "cmpl-{{id}}"}}') as url:
+        first, second, third = asyncio.run(ask(url))
+    assert "its answer is to another request" in second
+    assert first == third == '{"id": "cmpl-its own"}'

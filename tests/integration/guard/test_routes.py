@@ -26,6 +26,15 @@ def test_guard(client):
     assert answer["usage"]["policies"] == 2
 
 
+def test_an_answer_bears_the_id_of_its_request(client):
+    ids = [
+        client.post("/v1/guard", json={"messages": MESSAGES}, headers=headers).json()["id"]
+        for headers in ({"X-Request-Id": "one"}, {}, {})
+    ]
+    assert ids[0] == "guard-one"
+    assert len(set(ids)) == 3
+
+
 def test_events_arrive_one_by_one_and_end_with_the_whole_answer(client):
     whole = client.post("/v1/guard", json={"messages": MESSAGES}).json()
     with client.stream("POST", "/v1/guard", json={"messages": MESSAGES, "stream": True}) as response:
