@@ -196,16 +196,19 @@ def hold_out(
     is on both, each with its label.
 
     Raises:
-        DataError: all rows are of one group.
+        DataError: all rows are of one group, or of groups that share texts.
     """
     if not 0 < share < 1:
         raise ConfigError(f"data.validation_share={share} must lie between 0 and 1")
-    if len(rows) > 1 and len(groups := {row.group for row in rows}) == 1 and (group := groups.pop()):
-        raise DataError(f"all {len(rows)} rows are of one group, {group!r}, and a group stays on one side of a split; "
-                        "name another column in data.columns.group, or give data.validation")  # fmt: skip
     texts = [text_digest(row.conversation) for row in rows]
     groups = [digest(f"group:{row.group}") if row.group else "" for row in rows]
     keys = {name: _keys(name, rows, texts, groups) for name in {name for row in rows for name in row.labels}}
+    if len(rows) > 1 and all(groups) and keys and all(len(set(own)) == 1 for own in keys.values()):
+        which = (
+            f"one group, {rows[0].group!r}" if len(set(groups)) == 1 else "groups that share texts, one with the next"
+        )
+        raise DataError(f"all {len(rows)} rows are of {which}, and a group stays on one side of a split; "
+                        "name another column in data.columns.group, or give data.validation")  # fmt: skip
     held_keys = {name: _held_out(name, rows, own, share) for name, own in keys.items()}
     sides: tuple[list[LabelledConversation], list[LabelledConversation]] = ([], [])
     for number, row in enumerate(rows):

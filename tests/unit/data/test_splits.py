@@ -183,6 +183,9 @@ def test_rows_of_one_group_stay_on_one_side():
     lonely = [replace(item, group="one") for item in rows]
     with pytest.raises(DataError, match=r"all \d+ rows are of one group, 'one'.*another column in data.columns.group"):
         hold_out(lonely, 0.2)
+    greetings = [replace(row("Hello", p="ok"), group=f"customer {number}") for number in range(100)]
+    with pytest.raises(DataError, match=r"all 500 rows are of groups that share texts.*give data.validation"):
+        hold_out([*rows, *greetings], 0.2)
 
 
 def test_a_policy_s_split_is_the_same_whichever_policies_are_read_with_it():
