@@ -251,22 +251,27 @@ def _keys(
 def _held_out(name: str, rows: Sequence[LabelledConversation], keys: Sequence[str], share: float) -> set[str]:
     """The keys of rows to hold out for a policy: of each label, rarest first, the lowest ones.
 
-    A label with three rows or more has one on each side, if its rows have different keys.
+    A label keeps a key to train on; one with three rows or more has one on each side, if it has different keys that no
+    other label needs.
     """
     counts: dict[str, Counter[str]] = {}  # label → key → rows
     for row, key in zip(rows, keys, strict=True):
         if name in row.labels:
             counts.setdefault(row.labels[name], Counter())[key] += 1
     held_keys: set[str] = set()
+    left = {label: len(count) for label, count in counts.items()}  # keys to train on
     for _, count in sorted(counts.items(), key=lambda item: (item[1].total(), item[0])):
         total = count.total()
         wanted = max(round(share * total), 1 if total > 2 else 0)
         missing = wanted - sum(count[key] for key in held_keys & count.keys())
-        for key in sorted(count.keys() - held_keys)[:-1]:
+        for key in sorted(count.keys() - held_keys):
             if missing <= 0:
                 break
-            held_keys.add(key)
-            missing -= count[key]
+            labels = [label for label, other in counts.items() if key in other]
+            if all(left[label] > 1 for label in labels):
+                held_keys.add(key)
+                missing -= count[key]
+                left.update((label, left[label] - 1) for label in labels)
     return held_keys
 
 

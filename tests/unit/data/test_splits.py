@@ -161,6 +161,18 @@ def test_a_label_with_two_rows_is_not_split():
     assert Counter(item.labels["p"] for item in validation) == {"ok": 3}
 
 
+def test_a_label_of_few_groups_is_on_both_sides():
+    """Holding out enough of the other label must not take the last group that has this one."""
+    for seed in range(100):
+        rows = [
+            replace(row(f"{seed} {number}", p=("ok", "violation")[number % 8 < 2 and number % 3 == 0]),
+                    group=f"customer {seed} {number % 8}")
+            for number in range(160)
+        ]  # fmt: skip
+        for side in hold_out(rows, 0.15):
+            assert {item.labels["p"] for item in side} == {"ok", "violation"}
+
+
 def test_rows_that_are_held_out_with_a_rare_label_count_towards_the_share_of_the_others():
     """Were the common label first, it would have its share before the rare one's groups bring more of it."""
     rows = [row(f"alone {number}", p="ok") for number in range(100)]
