@@ -86,6 +86,9 @@ def run_sweep(
         with _sweep_folder(arguments) as (folder, of_hydra):
 
             def task(composed: DictConfig) -> float | None:
+                if Path.cwd() == Path(sys.prefix):  # of :func:`starting_ray`
+                    with contextlib.suppress(OSError):  # a machine that lacks it
+                        os.chdir(arguments.cwd)
                 running = HydraConfig.get()
                 number = int(running.job.num)
                 chosen = [item for item in running.overrides.task if item not in arguments.overrides]

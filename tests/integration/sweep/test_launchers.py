@@ -66,7 +66,10 @@ def _stop_workers() -> None:
 def _call(launcher: str, *more: str):
     """Exit code and records of a sweep over the policies; the job of one of them fails as ``train`` would."""
 
+    here = Path.cwd()
+
     def run(recipe):
+        assert Path.cwd() == here
         if recipe.policy.id == "toy_bad":
             raise DataError("rows of toy_bad cannot be used", ["rows.jsonl:1: broken"])
         done = Path(recipe.run_dir, "process").exists()
