@@ -201,12 +201,17 @@ def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Find
         if common := [group for group in common if _compete(grouped[first][group], grouped[second][group])]:
             text = f"{len(common)} groups of data.columns.group are also in {first}, such as {min(common)!r}"
             findings.append(Finding(WARNING, "GROUP_LEAK", second, text))
-        almost = near[first].keys() & near[second].keys() - {
-            _letters(exact[first][key][0].conversation) for key in shared
+        leaking = {id(row) for key in shared for row in exact[second][key]}
+        almost = {
+            key: [row for row in near[second][key] if id(row) not in leaking]
+            for key in sorted(near[first].keys() & near[second].keys())
         }
-        if almost:
-            pairs = [[near[second][key][0], near[first][key][0]] for key in sorted(almost)]
-            text = f"{len(almost)} rows differ from one in {first} in digits and punctuation only ({_where(pairs)})"
+        if differ := sum(map(len, almost.values())):
+            pairs = [[rows[0], near[first][key][0]] for key, rows in almost.items() if rows]
+            text = (
+                f"{differ} of its {len(splits[second])} rows differ from one in {first} in digits and punctuation only "
+                f"({_where(pairs)})"
+            )
             findings.append(Finding(WARNING, "NEAR_LEAK", second, text))
     return findings
 

@@ -73,9 +73,12 @@ def test_leakage_between_splits():
 
 
 def test_near_leakage_is_told_apart_from_leakage():
-    splits = {"train": [row("order 12, please!")], "test": [row("order 345 please", where="test.jsonl:1")]}
+    splits = {"train": [row("order 12, please!")], "test": [row(f"order {n} please") for n in (345, 6, 7)]}
     (finding,) = check_duplicates(splits, POLICY)
-    assert "1 rows differ from one in train in digits and punctuation only" in finding.problem
+    assert "3 of its 3 rows differ from one in train in digits and punctuation only" in finding.problem
+    splits["test"].append(row("Order 12, please!"))
+    found = {finding.code: finding.problem[:8] for finding in check_duplicates(splits, POLICY)}
+    assert found == {"LEAK": "1 of its", "NEAR_LEAK": "3 of its"}
 
 
 def test_rows_that_no_policy_has_on_both_sides_are_no_leak():
