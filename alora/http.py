@@ -96,7 +96,7 @@ class Http(AsyncClosing):
                 self._client.stream(method, url, content=content, headers=given, timeout=silence) as answer,
             ):
                 text = await _whole_text(answer)
-                _require_own(text, given.get(REQUEST_ID))
+                await _require_own(answer, text, given.get(REQUEST_ID))
                 self._heard = time.monotonic()
         except Unreachable:  # of _turn; it is a ValueError, too
             raise
@@ -202,9 +202,10 @@ def request_id() -> dict[str, str]:
     return {REQUEST_ID: f"alora-{secrets.token_hex(8)}"}
 
 
-def _require_own(text: str, own: str | None) -> None:
+async def _require_own(answer: httpx2.Response, text: str, own: str | None) -> None:
     """httpx2 (2.16) takes bytes behind an answer, as a broken proxy may send, for the answer to the next request."""
-    if own and {own, *_REQUEST_IDS.findall(text[:200])} != {own}:
+    if own and answer.status_code == 200 and {own, *_REQUEST_IDS.findall(text[:200])} != {own}:
+        await answer.extensions["network_stream"].aclose()  # or the next answer on it would be another's, too
         raise httpx2.RemoteProtocolError("its answer is to another request")
 
 

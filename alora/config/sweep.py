@@ -86,7 +86,7 @@ def run_sweep(
         with _sweep_folder(arguments) as (folder, of_hydra):
 
             def task(composed: DictConfig) -> float | None:
-                if Path.cwd() == Path(sys.prefix):  # of :func:`starting_ray`
+                if Path.cwd().samefile(sys.prefix):  # of :func:`starting_ray`
                     with contextlib.suppress(OSError):  # a machine that lacks it
                         os.chdir(arguments.cwd)
                 running = HydraConfig.get()

@@ -14,7 +14,7 @@ import pytest
 
 from alora.closing import Waiting
 from alora.config.secrets import HIDDEN, KEY
-from alora.errors import AloraError
+from alora.errors import AloraError, PromptRefused
 from alora.http import REQUEST_ID, Http, request_id
 from alora.serving.guard import Guard
 
@@ -181,7 +181,6 @@ def test_an_answer_to_another_request_is_none():
                 said.append(text.replace(own[REQUEST_ID], "its own"))
             if caught:
                 said.append(str(caught.value))
-            await asyncio.sleep(0.1)  # until the answer that was not awaited is there, and ends the connection
         await http.close()
         return said
 
@@ -189,3 +188,9 @@ def test_an_answer_to_another_request_is_none():
         first, second, third = asyncio.run(ask(url))
     assert "its answer is to another request" in second
     assert first == third == '{"id": "cmpl-its own"}'
+
+
+def test_a_refusal_that_quotes_an_id_is_a_refusal():
+    quoted = b'HTTP/1.1 400 B\r\n\r\n{"error": {"message": "role is alora-0123456789abcdef"}}'
+    with raw(quoted) as url, Guard(url, timeout=5) as guard, pytest.raises(PromptRefused, match="role is alora-"):
+        guard.check([{"role": "alora-0123456789abcdef", "content": "Hello"}])
