@@ -86,9 +86,7 @@ def run_sweep(
         with _sweep_folder(arguments) as (folder, of_hydra):
 
             def task(composed: DictConfig) -> float | None:
-                if Path.cwd().samefile(sys.prefix):  # of :func:`starting_ray`
-                    with contextlib.suppress(OSError):  # a machine that lacks it
-                        os.chdir(arguments.cwd)
+                _leave_rays_folder(arguments.cwd)
                 running = HydraConfig.get()
                 number = int(running.job.num)
                 chosen = [item for item in running.overrides.task if item not in arguments.overrides]
@@ -115,6 +113,13 @@ def starting_ray() -> Iterator[None]:
     current folder may be a received one."""
     with contextlib.chdir(sys.prefix):
         yield
+
+
+def _leave_rays_folder(folder: Path) -> None:
+    """Go to the command's ``folder`` from where :func:`starting_ray` left a worker; a machine may lack it."""
+    if Path.cwd().samefile(sys.prefix):
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
 
 
 @contextlib.contextmanager

@@ -79,6 +79,7 @@ class GuardRequest(Options):
 
     @property
     def answer_id(self) -> str:
+        """What the answer is called: by its request, as vLLM does."""
         return f"guard-{self._id}"
 
     @property

@@ -155,7 +155,7 @@ def test_the_cluster_starts_outside_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **_: places.append(Path.cwd()))
     score_on_ray._cluster()
-    assert (places, Path.cwd()) == ([Path(sys.prefix)], tmp_path)
+    assert (places, Path.cwd()) == ([Path(sys.prefix).resolve()], tmp_path)
 
 
 def test_a_cluster_without_a_cpu_is_named(log, tmp_path, monkeypatch, capsys):
