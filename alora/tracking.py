@@ -5,11 +5,13 @@ gives them the run's id and folder, the settings as the run's config, and names 
 fails is dropped with one remark; the run itself never depends on it.
 """
 
+import contextlib
 import importlib.util
 import json
 import math
 import os
 import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -215,6 +217,11 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
     for variable, value in _WANDB_ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     wandb, settings = importlib.import_module("wandb"), recipe.tracking
+    for own in filter(os.path.exists, ("wandb/settings", ".wandb/settings")):
+        note(f"{own} is not read: it could send your key elsewhere; give tracking.entity, or set WANDB_BASE_URL")
+    # wandb reads the wandb/settings of where it is set up, and the current folder may be a received one.
+    with contextlib.chdir(sys.prefix):
+        wandb.setup()
     options: dict[str, Any] = {
         "project": settings.project,
         "entity": settings.entity,

@@ -18,12 +18,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from alora.atomic import write_json
@@ -83,14 +85,16 @@ def run_sweep(
     arguments = replace(arguments, overrides=_last_of_each(arguments.overrides))
     with composing(arguments, note):
         changed, below = _plan(arguments, note)
-        with _sweep_folder(arguments) as (folder, of_hydra):
+        chosen = _launcher_and_sweeper(arguments)
+        by_plugin = not all("hydra._internal." in target for target in chosen)
+        with _sweep_folder(arguments, by_plugin) as (folder, of_hydra):
 
             def task(composed: DictConfig) -> float | None:
                 _leave_rays_folder(arguments.cwd)
                 running = HydraConfig.get()
                 number = int(running.job.num)
-                chosen = [item for item in running.overrides.task if item not in arguments.overrides]
-                what = changed[number] if number < len(changed) else " ".join(chosen)
+                own = [item for item in running.overrides.task if item not in arguments.overrides]
+                what = changed[number] if number < len(changed) else " ".join(own)
                 note(f"job {number}: {what}")
                 make = functools.partial(_own_recipe, composed, arguments, below, number)
                 record = _run_job(arguments.verb, JobRecord(number, what), make, run, report)
@@ -98,10 +102,10 @@ def run_sweep(
                 return record.metric
 
             try:
-                with _ray_elsewhere() if "hydra/launcher=ray" in arguments.overrides else contextlib.nullcontext():
+                with _ray_elsewhere() if "hydra_ray_launcher" in chosen[0] else contextlib.nullcontext():
                     hydra_main(arguments, of_hydra, task)
             except Exception as error:
-                if isinstance(error, COMPOSITION_ERRORS) or not _by_plugin(arguments):
+                if isinstance(error, COMPOSITION_ERRORS) or not by_plugin:
                     raise
                 note(f"the launcher or sweeper gave up: {type(error).__name__}: {one_line(error)}")
             return _records(folder, changed)
@@ -161,8 +165,13 @@ def _records(folder: Path, expected: Sequence[str]) -> list[JobRecord]:
     return [found[number] for number in sorted(found)]
 
 
-def _by_plugin(arguments: Arguments) -> bool:
-    return arguments.sets("hydra/launcher") or arguments.sets("hydra/sweeper")
+def _launcher_and_sweeper(arguments: Arguments) -> tuple[str, str]:
+    """The classes that Hydra will run the jobs by, also where a recipe names them."""
+    name = arguments.options.get("--config-name") or "config"
+    with initialised(arguments):
+        loader = GlobalHydra.instance().config_loader()
+        composed = loader.load_configuration(name, list(arguments.overrides), RunMode.MULTIRUN).hydra
+    return str(composed.launcher["_target_"]), str(composed.sweeper["_target_"])
 
 
 def _plan(arguments: Arguments, note: Callable[[str], None]) -> tuple[list[str], str]:
@@ -243,17 +252,19 @@ def _own_recipe(composed: DictConfig, arguments: Arguments, below: str, number: 
 
 
 @contextlib.contextmanager
-def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Path, list[str]]]:
+def _sweep_folder(arguments: Arguments, by_plugin: bool) -> Iterator[tuple[Path, list[str]]]:
     """Where the jobs' records lie, and the overrides that tell Hydra where to keep its own.
 
-    The built-in launcher runs jobs in this process and needs nothing to last. Another one gets ``runs/.sweep`` as an
-    absolute path, and so does another sweeper: what they keep there (submitit its logs, Optuna its best parameters)
-    stays, and the records are removed when they were read.
+    The built-in launcher runs jobs in this process and needs nothing to last. Another one gets the absolute path of a
+    new folder below ``runs/.sweep``, and so does another sweeper: what they keep there (submitit its logs, Optuna its
+    best parameters) stays, and the records are removed when they were read.
     """
-    if _by_plugin(arguments):
-        lasting = Path.cwd() / _LASTING
-        folder = lasting / f"jobs-{secrets.token_hex(4)}"
-        folder.mkdir(parents=True)
+    if by_plugin:
+        # New: Hydra writes through links in it, submitit unpickles results in it, and `runs` may be a received folder.
+        lasting = Path.cwd() / _LASTING / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(4)}"
+        lasting.mkdir(parents=True)
+        folder = lasting / "jobs"
+        folder.mkdir()
     else:
         lasting = folder = Path(tempfile.mkdtemp(prefix="alora-sweep-"))
     try:
@@ -267,7 +278,8 @@ def _sweep_folder(arguments: Arguments) -> Iterator[tuple[Path, list[str]]]:
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             lasting.rmdir()  # when nothing was kept in it
-            lasting.parent.rmdir()
+            for above in (lasting.parent, lasting.parent.parent):
+                above.rmdir()
 
 
 def _run_job(

@@ -104,7 +104,19 @@ def test_a_failed_job_loses_no_other_and_finished_ones_are_skipped(here, launche
     code, records = _call(launcher)
     assert code == 2
     assert [record.outcome for record in records] == [SKIPPED, FAILED, SKIPPED]
-    assert [path.name for path in (here / "runs").glob(".sweep/jobs-*")] == []
+    assert list((here / "runs").glob(".sweep/*/jobs")) == []
+
+
+def test_what_a_received_folder_holds_for_a_launcher_is_neither_read_nor_written(here):
+    """Hydra writes its multirun.yaml through a link, and submitit unpickles a result that is there already."""
+    (here / "runs/.sweep").mkdir(parents=True)
+    (here / "precious").write_text("precious")
+    (here / "runs/.sweep/multirun.yaml").symlink_to(here / "precious")
+    code, _ = _call("joblib")
+    assert code == 2
+    assert (here / "precious").read_text() == "precious"
+    (written,) = (here / "runs/.sweep").glob("*/multirun.yaml")
+    assert "policy=glob(toy_*)" in written.read_text()
 
 
 @pytest.mark.parametrize("name", ["it's", 'a "b"', "back\\slash", "end\\", "x\\'y", "a,b=[c]{d}", "joblib's"])
@@ -133,7 +145,9 @@ def test_no_module_of_the_current_folder_is_run(here, launcher):
     """It may be a received one, and ``python -m`` and Ray would look there first."""
     for name in ("pickle", "joblib", "hydra", "pyarrow"):
         (here / f"{name}.py").write_text("open('ran', 'a')\n")
-    command = [sys.executable, "-P", "-m", "alora", "plan", "-m", "plan.rate=1", *LAUNCHERS[launcher]]
+    (here / "received.yaml").write_text("# @package _global_\ndefaults: [override /hydra/launcher: ray]\n")
+    chosen = ["recipe=received.yaml", *LAUNCHERS["ray"][1:]] if launcher == "ray" else LAUNCHERS[launcher]
+    command = [sys.executable, "-P", "-m", "alora", "plan", "-m", "plan.rate=1", *chosen]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     assert not (here / "ran").exists()

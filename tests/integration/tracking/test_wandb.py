@@ -161,6 +161,29 @@ def test_without_a_login_it_records_offline_and_says_so_once(nobody, tmp_path):
     assert len(notes) == 1
 
 
+_SERVER = """
+import wandb
+from pathlib import Path
+from alora.config.schema import Recipe, TrackingSettings
+from alora.tracking import start_tracking
+recipe = Recipe(run_dir="run", tracking=TrackingSettings(kind="wandb", mode="offline"))
+with start_tracking(recipe, Path("run"), False, print):
+    print(wandb.run.settings.base_url, wandb.run.settings.x_extra_http_headers)
+"""
+
+
+@pytest.mark.parametrize("place", ["wandb", ".wandb"])
+def test_a_received_folder_names_no_server(tmp_path, monkeypatch, place):
+    """The key would go there."""
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
+    (tmp_path / place).mkdir()
+    (tmp_path / place / "settings").write_text("[default]\nbase_url = http://stranger.example\n")
+    output, errors = Forked(["-c", _SERVER], os.environ, folder=tmp_path).communicate()
+    note, server = output.splitlines()
+    assert f"{place}/settings is not read" in note, errors
+    assert "stranger" not in server
+
+
 def test_a_tracker_that_cannot_write_does_not_stop_the_run(tmp_path):
     (tmp_path / "tracking").write_text("a file where the folder should be")
     recipe = Recipe(run_dir=str(tmp_path), tracking=TrackingSettings(kind="tensorboard"))
