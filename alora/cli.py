@@ -223,6 +223,8 @@ def _quieten(verb: str) -> None:
     """Settings that libraries and the Pythons they start read: few threads, modules, and no remarks by default."""
     # `python -m` looks for modules in the current folder first, and that may be a received one.
     os.environ["PYTHONSAFEPATH"] = "1"
+    # vLLM's opencv appends the old value, and an empty one is the current folder. Python's own folder holds no library.
+    os.environ["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH") or sys.prefix
     # Read when torch loads: threads that spin at a barrier make a shared machine several times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if debugging():
