@@ -6,11 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from alora.comparison.report import finite
 from alora.config.schema import EvaluationSettings, FleetSettings
 from alora.data.conversation import LabelledConversation
-from alora.evaluation.calibration import positive_probability
+from alora.evaluation.calibration import all_probabilities, positive_probability, verdicts
 from alora.evaluation.paired import paired_auroc
 from alora.evaluation.predict import Predictions, labels_of
 from alora.evaluation.records import Evaluation
@@ -37,6 +38,12 @@ class Member:
     def fired_N(self) -> Flags:
         """Where its verdict is positive."""
         return self.probability_N >= self.point.threshold
+
+    @property
+    def verdict_N(self) -> NDArray[np.str_]:
+        """The label that it gives."""
+        probability_NL = all_probabilities(self.logits_NL, self.point.temperature)
+        return np.array(self.policy.labels)[verdicts(probability_NL, self.point.threshold)]
 
     def predictions(self, rows: Sequence[LabelledConversation]) -> Predictions:
         """Its answers on the rows that are labelled for it."""
@@ -195,7 +202,7 @@ def _drift(
         policy=member.policy.id,
         state=state,
         changes=changes,
-        flipped=_share((member.fired_N != old.fired_N)[own_N]),
+        flipped=_share((member.verdict_N != old.verdict_N)[own_N]),
         p_delong=None if p_delong is None or np.isnan(p_delong) else p_delong,
         regressed=tuple(fallen),
     )

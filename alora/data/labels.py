@@ -194,6 +194,8 @@ def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findi
     if label in policy.labels:
         if label != settings.label_map.get(value, value):
             findings.notes[f"label {shortened(value)} is read as {label}"] += 1
+        elif value in policy.labels and label != value:
+            findings.notes[f"data.label_map reads {shortened(value)}, a label of {policy.id} itself, as {label}"] += 1
         return label
     mapped = f" (mapped from {shortened(value)})" if label != value else ""
     findings.add(

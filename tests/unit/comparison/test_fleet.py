@@ -125,6 +125,15 @@ def test_a_fall_is_measured_by_the_tolerance_itself():
     assert drift.regressed == ()
 
 
+def test_another_label_that_is_not_the_positive_one_is_another_verdict():
+    policy = Policy("a", "A", "", ("bad", "mid", "good"), ("A", "B", "C"))
+    chances_N3 = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.2, 0.7, 0.1], [0.1, 0.2, 0.7]])
+    old = Member(policy, OperatingPoint(1.0, 0.5), "d", np.log(chances_N3))
+    new = Member(policy, OperatingPoint(1.0, 0.5), "e", np.log(chances_N3[:, [0, 2, 1]]))
+    three = rows({"a": "bad"}, {"a": "mid"}, {"a": "mid"}, {"a": "good"})
+    assert report([new], [old], three, QUIET, FleetSettings()).drifts[0].flipped == 0.75
+
+
 def test_what_the_rows_cannot_tell_of_a_changed_policy_has_not_passed():
     harmless = rows(*[{"a": "ok"}] * 6)
     old, new = member("a", [0.1] * 6), member("a", [0.9] * 6, digest="e")  # fires on everything now

@@ -215,6 +215,16 @@ def test_a_table_with_a_column_for_each_policy(tmp_path):
         read_multilabelled(jsonl(tmp_path, {"messages": "Hi"}), DataSettings(), [POLICY, OTHER])
 
 
+def test_a_map_for_one_policy_that_changes_a_label_of_another_is_noted(tmp_path):
+    three = Policy("q", "T", "R", ("violation", "borderline", "ok"), ("A", "B", "C"))
+    path = jsonl(tmp_path, *[row(labels={"p": "borderline", "q": "borderline"})] * 2, row(labels={"q": "ok"}))
+    found = Findings()
+    settings = DataSettings(label_map={"borderline": "violation", "ok": "ok"})
+    rows = read_multilabelled(path, settings, [POLICY, three], {}, found)
+    assert [item.labels.get("q") for item in rows] == ["violation", "violation", "ok"]
+    assert found.notes == {"data.label_map reads 'borderline', a label of q itself, as violation": 2}
+
+
 @pytest.mark.parametrize("labels", [{"topic": "billing"}, {"p": "ok"}, ["x"], "billing"])
 def test_a_label_column_that_is_named_alone_is_the_only_one_read(tmp_path, labels):
     path = jsonl(tmp_path, row(human="violation", labels=labels))
