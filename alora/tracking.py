@@ -219,9 +219,6 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
     wandb, settings = importlib.import_module("wandb"), recipe.tracking
     for own in filter(os.path.exists, ("wandb/settings", ".wandb/settings")):
         note(f"{own} is not read: it could send your key elsewhere; give tracking.entity, or set WANDB_BASE_URL")
-    # wandb reads the wandb/settings of where it is set up, and the current folder may be a received one.
-    with contextlib.chdir(sys.prefix):
-        wandb.setup()
     options: dict[str, Any] = {
         "project": settings.project,
         "entity": settings.entity,
@@ -230,19 +227,21 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
         "tags": list(settings.tags),
         "id": run_id,
         "resume": "allow",
-        "dir": str(folder),
+        "dir": str(folder.absolute()),
         # The console shows verdicts on conversations, the command line may hold a secret, and the checkout is not ours
         # to upload.
         "settings": wandb.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True),
     }
-    try:
-        wandb.init(mode=settings.mode, **options)
-    except Exception as error:
-        if settings.mode == "offline":
-            raise
-        why = f"wandb cannot be reached ({one_line(error)})"
-        note(f"{why}; recording offline, send it later: wandb sync {folder}/wandb/offline-*")
-        wandb.init(mode="offline", **options)
+    # wandb starts with settings and values of files in the current folder, which may be a received one.
+    with contextlib.chdir(sys.prefix):
+        try:
+            wandb.init(mode=settings.mode, **options)
+        except Exception as error:
+            if settings.mode == "offline":
+                raise
+            why = f"wandb cannot be reached ({one_line(error)})"
+            note(f"{why}; recording offline, send it later: wandb sync {folder}/wandb/offline-*")
+            wandb.init(mode="offline", **options)
 
 
 def _open_mlflow(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> None:

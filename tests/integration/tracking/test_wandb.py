@@ -168,16 +168,17 @@ from alora.config.schema import Recipe, TrackingSettings
 from alora.tracking import start_tracking
 recipe = Recipe(run_dir="run", tracking=TrackingSettings(kind="wandb", mode="offline"))
 with start_tracking(recipe, Path("run"), False, print):
-    print(wandb.run.settings.base_url, wandb.run.settings.x_extra_http_headers)
+    print(wandb.run.settings.base_url, dict(wandb.run.config))
 """
 
 
 @pytest.mark.parametrize("place", ["wandb", ".wandb"])
-def test_a_received_folder_names_no_server(tmp_path, monkeypatch, place):
-    """The key would go there."""
+def test_a_received_folder_names_no_server_and_no_values(tmp_path, monkeypatch, place):
+    """The key would go to the one, and a link makes the others a file of the user's."""
     monkeypatch.delenv("WANDB_BASE_URL", raising=False)
     (tmp_path / place).mkdir()
     (tmp_path / place / "settings").write_text("[default]\nbase_url = http://stranger.example\n")
+    (tmp_path / "config-defaults.yaml").write_text("stranger: {value: of this folder}\n")
     output, errors = Forked(["-c", _SERVER], os.environ, folder=tmp_path).communicate()
     note, server = output.splitlines()
     assert f"{place}/settings is not read" in note, errors
