@@ -45,6 +45,8 @@ from alora.errors import ConfigError, first_line, one_line
 DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
 LOST_CODE = 2  # a job without a report: its process died; the same command resumes it
 _LASTING = Path("runs", ".sweep")
+# Launchers that a file may choose: they need no account but that of the machines here.
+_BY_FILE = (".BasicLauncher", ".JoblibLauncher", ".LocalLauncher", ".SlurmLauncher", ".RayLauncher")
 _WITH_RUN_FOLDER = ("train", "compare")
 _WRITING_HERE = ("evaluate", "fleet", "report")  # into the working folder, where no output= is given
 _IN_PLACE = ("recalibrate", "export")  # into the artifact
@@ -86,6 +88,8 @@ def run_sweep(
     with composing(arguments, note):
         changed, below = _plan(arguments, note)
         chosen = _launcher_and_sweeper(arguments)
+        if not (arguments.sets("hydra/launcher") or chosen[0].endswith(_BY_FILE)):
+            raise ConfigError(f"a file chooses {chosen[0]}, which it may not; give hydra/launcher=NAME as an argument")
         by_plugin = not all("hydra._internal." in target for target in chosen)
         with _sweep_folder(arguments, by_plugin) as (folder, of_hydra):
 

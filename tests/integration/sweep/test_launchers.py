@@ -153,6 +153,13 @@ def test_no_module_of_the_current_folder_is_run(here, launcher):
     assert not (here / "ran").exists()
 
 
+def test_a_recipe_cannot_choose_a_launcher_that_rents_machines(here):
+    (here / "received.yaml").write_text("# @package _global_\ndefaults: [override /hydra/launcher: ray_aws]\n")
+    with pytest.raises(ConfigError, match=r"a file chooses .*RayAWSLauncher.*give hydra/launcher=NAME"):
+        _call("basic", "recipe=received.yaml")
+    assert not (here / "runs").exists()
+
+
 def test_a_job_that_only_says_so_by_its_exit_code_has_failed(here):
     """As ``train`` does where a policy of a battery was left out."""
     records = run_sweep(
