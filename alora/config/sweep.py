@@ -45,7 +45,7 @@ from alora.errors import ConfigError, first_line, one_line
 DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
 LOST_CODE = 2  # a job without a report: its process died; the same command resumes it
 _LASTING = Path("runs", ".sweep")
-# Launchers that a file may choose: they need no account but that of the machines here.
+# Launchers that a file may choose: none of them rents machines.
 _BY_FILE = (".BasicLauncher", ".JoblibLauncher", ".LocalLauncher", ".SlurmLauncher", ".RayLauncher")
 _WITH_RUN_FOLDER = ("train", "compare")
 _WRITING_HERE = ("evaluate", "fleet", "report")  # into the working folder, where no output= is given
@@ -87,18 +87,18 @@ def run_sweep(
     arguments = replace(arguments, overrides=_last_of_each(arguments.overrides))
     with composing(arguments, note):
         changed, below = _plan(arguments, note)
-        chosen = _launcher_and_sweeper(arguments)
-        if not (arguments.sets("hydra/launcher") or chosen[0].endswith(_BY_FILE)):
-            raise ConfigError(f"a file chooses {chosen[0]}, which it may not; give hydra/launcher=NAME as an argument")
-        by_plugin = not all("hydra._internal." in target for target in chosen)
+        launcher, sweeper = _launcher_and_sweeper(arguments)
+        if not (arguments.sets("hydra/launcher") or launcher.endswith(_BY_FILE)):
+            raise ConfigError(f"a file chooses {launcher}, which it may not; give hydra/launcher=NAME as an argument")
+        by_plugin = not (launcher.startswith("hydra._internal.") and sweeper.startswith("hydra._internal."))
         with _sweep_folder(arguments, by_plugin) as (folder, of_hydra):
 
             def task(composed: DictConfig) -> float | None:
                 _leave_rays_folder(arguments.cwd)
                 running = HydraConfig.get()
                 number = int(running.job.num)
-                own = [item for item in running.overrides.task if item not in arguments.overrides]
-                what = changed[number] if number < len(changed) else " ".join(own)
+                chosen = [item for item in running.overrides.task if item not in arguments.overrides]
+                what = changed[number] if number < len(changed) else " ".join(chosen)
                 note(f"job {number}: {what}")
                 make = functools.partial(_own_recipe, composed, arguments, below, number)
                 record = _run_job(arguments.verb, JobRecord(number, what), make, run, report)
@@ -106,7 +106,7 @@ def run_sweep(
                 return record.metric
 
             try:
-                with _ray_elsewhere() if "hydra_ray_launcher" in chosen[0] else contextlib.nullcontext():
+                with _ray_elsewhere() if "hydra_ray_launcher" in launcher else contextlib.nullcontext():
                     hydra_main(arguments, of_hydra, task)
             except Exception as error:
                 if isinstance(error, COMPOSITION_ERRORS) or not by_plugin:
@@ -282,8 +282,8 @@ def _sweep_folder(arguments: Arguments, by_plugin: bool) -> Iterator[tuple[Path,
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             lasting.rmdir()  # when nothing was kept in it
-            for above in (lasting.parent, lasting.parent.parent):
-                above.rmdir()
+            lasting.parent.rmdir()
+            lasting.parent.parent.rmdir()
 
 
 def _run_job(
