@@ -67,6 +67,11 @@ class Arguments:
         return bool(self.options.keys() - _COMPOSING)
 
     @property
+    def config_name(self) -> str:
+        """The primary config: alora's own where the command line names none."""
+        return self.options.get("--config-name") or "config"
+
+    @property
     def config_dir(self) -> Path | None:
         given = self.options.get("--config-dir")
         return None if given is None else self.cwd / given

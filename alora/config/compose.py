@@ -129,9 +129,8 @@ def initialised(arguments: Arguments) -> Iterator[None]:
 
 def compose(arguments: Arguments, overrides: Sequence[str]) -> DictConfig:
     """One config; what it says of Hydra itself is never used."""
-    name = arguments.options.get("--config-name") or "config"
     with initialised(arguments):
-        composed = hydra.compose(name, list(overrides), return_hydra_config=True)
+        composed = hydra.compose(arguments.config_name, list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(composed)  # ${hydra:job.name} refers to it
     return composed
 

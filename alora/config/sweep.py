@@ -171,11 +171,10 @@ def _records(folder: Path, expected: Sequence[str]) -> list[JobRecord]:
 
 def _launcher_and_sweeper(arguments: Arguments) -> tuple[str, str]:
     """The classes that Hydra will run the jobs by, also where a recipe names them."""
-    name = arguments.options.get("--config-name") or "config"
     with initialised(arguments):
         loader = GlobalHydra.instance().config_loader()
-        composed = loader.load_configuration(name, list(arguments.overrides), RunMode.MULTIRUN).hydra
-    return str(composed.launcher["_target_"]), str(composed.sweeper["_target_"])
+        composed = loader.load_configuration(arguments.config_name, list(arguments.overrides), RunMode.MULTIRUN)
+    return str(composed.hydra.launcher["_target_"]), str(composed.hydra.sweeper["_target_"])
 
 
 def _plan(arguments: Arguments, note: Callable[[str], None]) -> tuple[list[str], str]:
