@@ -128,6 +128,11 @@ def _dispatch(arguments: list[str]) -> int:
             f"{verb}; only alora train shares it: run alora {verb} without torchrun or accelerate launch"
         )
     _quieten(verb)
+    if os.path.lexists(".numba_config.yaml"):  # read at every compilation, by any process of vLLM's
+        raise ConfigError(
+            "the current folder has a .numba_config.yaml, by which numba, a part of vLLM, loads and overwrites files "
+            "that it names; remove it, and set variables NUMBA_... instead"
+        )
     if not {"-h", "--help"}.isdisjoint(rest):
         sys.stdout.write(f"alora {verb}  {VERBS[verb]}\n\n")
     elif not {"-m", "--multirun"}.isdisjoint(rest):

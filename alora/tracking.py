@@ -5,13 +5,11 @@ gives them the run's id and folder, the settings as the run's config, and names 
 fails is dropped with one remark; the run itself never depends on it.
 """
 
-import contextlib
 import importlib.util
 import json
 import math
 import os
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -22,6 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from alora.atomic import write_json
+from alora.config.environment import outside_the_current_folder
 from alora.config.received import forget_command_line
 from alora.config.schema import Recipe, TrackingSettings
 from alora.errors import AloraError, MissingDependency, RunError, one_line
@@ -232,8 +231,7 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
         # to upload.
         "settings": wandb.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True),
     }
-    # wandb starts with settings and values of files in the current folder, which may be a received one.
-    with contextlib.chdir(sys.prefix):
+    with outside_the_current_folder():
         try:
             wandb.init(mode=settings.mode, **options)
         except Exception as error:
@@ -241,6 +239,7 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
                 raise
             why = f"wandb cannot be reached ({one_line(error)})"
             note(f"{why}; recording offline, send it later: wandb sync {folder}/wandb/offline-*")
+            wandb.teardown()  # what is left of the first try keeps the run's id
             wandb.init(mode="offline", **options)
 
 

@@ -39,6 +39,7 @@ from alora.config.compose import (
     note_idle,
     to_recipe,
 )
+from alora.config.environment import outside_the_current_folder
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, first_line, one_line
 
@@ -115,16 +116,8 @@ def run_sweep(
             return _records(folder, changed)
 
 
-@contextlib.contextmanager
-def starting_ray() -> Iterator[None]:
-    """Ray is to start in Python's own folder: where it starts is what its workers search first for modules, and the
-    current folder may be a received one."""
-    with contextlib.chdir(sys.prefix):
-        yield
-
-
 def _leave_rays_folder(folder: Path) -> None:
-    """Go to the command's ``folder`` from where :func:`starting_ray` left a worker; a machine may lack it."""
+    """Go to the command's ``folder`` from where :func:`_ray_elsewhere` left a worker; a machine may lack it."""
     if Path.cwd().samefile(sys.prefix):
         with contextlib.suppress(OSError):
             os.chdir(folder)
@@ -132,9 +125,9 @@ def _leave_rays_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _ray_elsewhere() -> Iterator[None]:
-    """As :func:`starting_ray`, for the start by Hydra's launcher."""
+    """Hydra's launcher is to start Ray outside: where Ray starts is what its workers search first for modules."""
     ray: Any = importlib.import_module("ray")
-    init, ray.init = ray.init, starting_ray()(ray.init)
+    init, ray.init = ray.init, outside_the_current_folder()(ray.init)
     try:
         yield
     finally:

@@ -140,7 +140,11 @@ def nobody(monkeypatch, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # wandb's own sockets and temporary folders
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_without_a_login_it_records_offline_and_says_so_once(nobody, tmp_path):
+@pytest.mark.parametrize("key", ["", "0" * 40])
+def test_without_login_or_network_it_records_offline_and_says_so_once(key, nobody, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")  # seconds
+    if key:
+        monkeypatch.setenv("WANDB_API_KEY", key)
     notes: list[str] = []
     with start_tracking(nobody, tmp_path / "run", False, notes.append) as tracking:
         tracking.log({"loss": 0.5}, 1)
