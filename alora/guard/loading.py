@@ -18,7 +18,7 @@ from alora.bundle.light import LightBundle
 from alora.errors import BundleError, CheckFailed
 from alora.guard.core import GuardCore
 from alora.guard.reader import Overloaded, Reader, Reading, Served
-from alora.guard.serving_set import Entry, ServingSet, Stamp, serving_set_of
+from alora.guard.serving_set import FILE, Entry, ServingSet, Stamp, serving_set_of
 from alora.guard.wire import GuardRequest
 from alora.prompt.parts import Prefix
 
@@ -259,7 +259,10 @@ def _require_bundle_of(entry: Entry, bundle: LightBundle) -> None:
     if bundle.policy.id != entry.policy:
         raise BundleError(f"{entry.bundle} answers policy {bundle.policy.id!r}, not {entry.policy[:80]!r}")
     if (bundle.manifest.adapter_digest, bundle.manifest.sha256) != (entry.digest, entry.manifest):
-        raise BundleError(f"{entry.bundle} has changed since it was loaded; load the policy again")
+        raise BundleError(
+            f"{entry.bundle} has changed since it was loaded; load the policy again, or, if the guard serves nothing "
+            f"yet, delete {FILE} and restart it"
+        )
 
 
 def _entry(bundle: LightBundle, folder: str, stage: str = "live", tags: tuple[str, ...] = ()) -> Entry:
