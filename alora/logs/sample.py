@@ -45,12 +45,12 @@ def sample(verdicts: Path, rows: int, against: Path | None = None) -> Wanted:
         ConfigError: ``against`` is of other rows, or of other policies only.
     """
     job = read_manifest(verdicts)["job"]
-    flags = {} if against is None else _flags(job, verdicts, against)
+    others = {} if against is None else _labels(job, verdicts, against)
     kept: Kept = defaultdict(list)
     columns = [f"{policy}_{name}" for policy in job["policies"] for name in ("probability", "label", "flagged")]
     for table in tables(verdicts, ["row", *columns]):
         for policy, own in job["policies"].items():
-            for key, picks in _picks(table, policy, own["threshold"], flags.get(policy)).items():
+            for key, picks in _picks(table, policy, own["threshold"], others.get(policy)).items():
                 kept[policy, key] = heapq.nsmallest(rows, [*kept[policy, key], *picks])
     wanted: Wanted = defaultdict(dict)
     for policy in job["policies"]:
@@ -58,15 +58,15 @@ def sample(verdicts: Path, rows: int, against: Path | None = None) -> Wanted:
     return dict(sorted(wanted.items()))
 
 
-def _picks(table: Any, policy: str, threshold: float, flags: dict[int, bool] | None) -> dict[str, list[_Pick]]:
+def _picks(table: Any, policy: str, threshold: float, others: dict[int, str] | None) -> dict[str, list[_Pick]]:
     picks: dict[str, list[_Pick]] = defaultdict(list)
-    names = ["row", *(f"{policy}_{name}" for name in ("probability", "label", "flagged"))]
-    for row, probability, label, flagged in zip(*(table[name].to_pylist() for name in names), strict=True):
+    names = ["row", *(f"{policy}_{name}" for name in ("probability", "label"))]
+    for row, probability, label in zip(*(table[name].to_pylist() for name in names), strict=True):
         said = {"label": label, "probability": probability}
         draw = int.from_bytes(hashlib.sha256(str(row).encode()).digest()[:6]) / 2**48
         picks[UNCERTAIN].append(_Pick(abs(probability - threshold), row, said))
         picks[f"{STRATUM} {tenth(probability)}"].append(_Pick(draw, row, said))
-        if flags is not None and flags.get(row, flagged) != flagged:
+        if others is not None and others.get(row, label) != label:
             picks[DISAGREES].append(_Pick(draw, row, said))
     return picks
 
@@ -84,16 +84,16 @@ def _choose(wanted: Wanted, policy: str, rows: int, kept: Kept) -> None:
                 count += 1
 
 
-def _flags(job: Mapping[str, Any], verdicts: Path, against: Path) -> dict[str, dict[int, bool]]:
-    """What the other verdicts flag, by policy and row."""
+def _labels(job: Mapping[str, Any], verdicts: Path, against: Path) -> dict[str, dict[int, str]]:
+    """The labels of the other verdicts, by policy and row."""
     other_job = read_manifest(against)["job"]
     if other_job["rows_digest"] != job["rows_digest"]:
         raise ConfigError(f"{against} holds verdicts on other rows than {verdicts}; score the same data= by both")
     shared = [policy for policy in job["policies"] if policy in other_job["policies"]]
     if not shared:
         raise ConfigError(f"{against} has none of the policies {', '.join(job['policies'])}")
-    flags_by_policy: dict[str, dict[int, bool]] = {policy: {} for policy in shared}
-    for table in tables(against, ["row", *(f"{policy}_flagged" for policy in shared)]):
-        for policy, flags in flags_by_policy.items():
-            flags.update(zip(table["row"].to_pylist(), table[f"{policy}_flagged"].to_pylist(), strict=True))
-    return flags_by_policy
+    by_policy: dict[str, dict[int, str]] = {policy: {} for policy in shared}
+    for table in tables(against, ["row", *(f"{policy}_{name}" for policy in shared for name in ("label", "flagged"))]):
+        for policy, labels in by_policy.items():
+            labels.update(zip(table["row"].to_pylist(), table[f"{policy}_label"].to_pylist(), strict=True))
+    return by_policy

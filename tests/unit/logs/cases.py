@@ -29,7 +29,10 @@ def probability(row: int, policy: str) -> float:
     return (row * 37 + 11 * POLICIES.index(policy)) % 100 / 100 + 0.003
 
 
-def verdicts(place: Path, source: Path, of: object = probability, threshold: float = 0.5, **own: object) -> Path:
+def verdicts(
+    place: Path, source: Path, of: object = probability, threshold: float = 0.5, negative: str = "ok", **own: object
+) -> Path:
+    """``negative``: the label below the threshold."""
     found = survey(str(source), TIMED)
     asked = {policy: {"adapter": "0a" * 32, "threshold": threshold, **own} for policy in POLICIES}
     job = {"rows": found.count, "rows_digest": found.digest, "time": "at", "policies": asked, "shard_rows": 16}
@@ -37,15 +40,15 @@ def verdicts(place: Path, source: Path, of: object = probability, threshold: flo
     with VerdictFolder(place, job) as folder:
         for shard in folder.missing():
             part = range(shard * 16, min(found.count, shard * 16 + 16))
-            folder.write(shard, [scored(n, rows[n], of, threshold) for n in part])
+            folder.write(shard, [scored(n, rows[n], of, threshold, negative) for n in part])
         folder.finish()
     return place
 
 
-def scored(number: int, row: dict, of: object, threshold: float) -> ScoredRow:
+def scored(number: int, row: dict, of: object, threshold: float, negative: str = "ok") -> ScoredRow:
     given = []
     for policy in POLICIES:
         p = of(number, policy)  # type: ignore[operator]
-        label = "violation" if p >= threshold else "ok"
+        label = "violation" if p >= threshold else negative
         given.append(Verdict(policy, label, p, threshold, "0a" * 32, {}))
     return ScoredRow(number, row["id"], time_of(row, TIMED), 9, False, given)

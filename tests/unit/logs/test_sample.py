@@ -56,6 +56,13 @@ def test_rows_on_which_another_version_differs(place, source, tmp_path):
         sample(place, 30, verdicts(tmp_path / "longer", source))
 
 
+def test_rows_to_which_another_version_gives_another_of_three_labels_differ(place, source, tmp_path):
+    wanted = sample(place, 30, verdicts(tmp_path / "other", source, negative="unclear"))
+    differ = [row for row, said in wanted.items() if said.get("advice", {}).get("why") == DISAGREES]
+    assert len(differ) == 9
+    assert all(probability(row, "advice") < 0.5 for row in differ)
+
+
 def test_fewer_rows_than_asked_for_are_all_taken(tmp_path):
     place = verdicts(tmp_path / "v", log(tmp_path, 7))
     assert {row: set(said) for row, said in sample(place, 100).items()} == {n: {"advice", "refunds"} for n in range(7)}
