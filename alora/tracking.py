@@ -23,7 +23,7 @@ from alora.atomic import write_json
 from alora.config.environment import outside_the_current_folder
 from alora.config.received import forget_command_line
 from alora.config.schema import Recipe, TrackingSettings
-from alora.errors import AloraError, MissingDependency, RunError, one_line
+from alora.errors import AloraError, ConfigError, MissingDependency, RunError, one_line
 from alora.evaluation.records import Evaluation
 
 FOLDER = "tracking"  # of the run folder
@@ -154,11 +154,27 @@ def require_tracking(settings: TrackingSettings) -> None:
 
     Raises:
         MissingDependency: the package is not installed.
+        ConfigError: MLflow's store would be one of the current folder.
     """
+    store = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if settings.kind == "mlflow" and not _is_fixed(store):
+        raise ConfigError(
+            f"tracking=mlflow writes where MLFLOW_TRACKING_URI says, which is {store[:80]!r}, and not to the current "
+            "folder, which may be a received one; set it to a server's address, or to sqlite:////your/folder/mlflow.db"
+        )
     if settings.kind != "none" and importlib.util.find_spec(settings.kind) is None:
         raise MissingDependency(
             f"tracking={settings.kind} needs the package {settings.kind}; pip install {settings.kind}, or leave it out"
         )
+
+
+def _is_fixed(store: str) -> bool:
+    """Whether MLflow's ``store`` is the same in any folder. One in the current folder may have been received: SQLite
+    writes through a link to it, and deletes any file that a journal next to it names."""
+    scheme, colon, rest = store.partition(":")
+    if not colon or scheme == "file":
+        return store == "databricks" or (rest or store).startswith("/")
+    return not rest.startswith("///") or rest.startswith("////")  # as SQLAlchemy writes relative and absolute paths
 
 
 def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str], None]) -> Tracking:
@@ -244,7 +260,7 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
 
 
 def _open_mlflow(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> None:
-    """Start the run, or go on in it, where MLflow keeps runs: ``MLFLOW_TRACKING_URI``, or ``mlflow.db`` here."""
+    """Start the run, or go on in it, at ``MLFLOW_TRACKING_URI``."""
     mlflow, settings = importlib.import_module("mlflow"), recipe.tracking
     mlflow.set_experiment(settings.project)
     known = mlflow.search_runs(filter_string=f"tags.alora = '{run_id}'", output_format="list")

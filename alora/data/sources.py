@@ -91,7 +91,9 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
             _require_own([file["filename"] for part in parts for file in part.cache_files], name)
         else:
             _require_no_address(Path(name))
-            builder = datasets.load_dataset_builder(name, config)
+            # By its path: datasets has formats named `json` or `pandas`, which read the current folder, pickles too.
+            there = str(Path(name).absolute()) if Path(name).exists() else name
+            builder = datasets.load_dataset_builder(there, config)
             _require_own([file for part in (builder.config.data_files or {}).values() for file in part], name)
             builder.download_and_prepare()
             data = builder.as_dataset()

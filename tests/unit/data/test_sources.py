@@ -117,6 +117,16 @@ def test_a_hub_data_set_from_a_folder_of_files(tmp_path, monkeypatch):
     assert [item.conversation.messages[0].content for item in rows] == ["a", "b"]
 
 
+@pytest.mark.parametrize("name", ["json", "pandas", "text"])
+def test_a_folder_of_a_format_s_name_is_read_as_any_other(name, tmp_path, monkeypatch):
+    """Given the bare name, datasets reads the current folder by the format; `pandas` unpickles its files."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "train.csv").write_text("prompt,label\nhello,ok\n")
+    assert [item.value for item in sources.read_rows(f"hub:{name}", Findings())] == [{"prompt": "hello", "label": "ok"}]
+
+
 @pytest.mark.parametrize("saved", [True, False])
 def test_media_of_a_hub_data_set_are_never_loaded(saved, tmp_path, monkeypatch):
     """A picture may be any file of whoever reads it, or an address."""
