@@ -6,6 +6,7 @@ fails is dropped with one remark; the run itself never depends on it.
 """
 
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -193,8 +194,8 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
         return silent
     record = folder / _RECORD
     try:
-        for path in (folder.parent, folder, record):
-            if path.is_symlink():
+        for path in itertools.chain((folder.parent, folder, record), filter(Path.is_dir, folder.rglob("*"))):
+            if path.is_symlink() and path.name != "latest-run":  # wandb makes and replaces that one
                 raise RunError(f"{path} is a link, and may lead to any file of yours; move it away")
         if not resumed:  # what lies here is another run's: W&B keeps a folder for each, TensorBoard reads all as one
             _remove_events(folder)

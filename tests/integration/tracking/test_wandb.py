@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from alora.config.schema import Recipe, TrackingSettings
-from alora.errors import MissingDependency
+from alora.errors import MissingDependency, RunError
 from alora.tracking import require_tracking, start_tracking
 from tests.forked import AUDIT_LOG, Forked
 from tests.integration.tracking.wandb_file import OfflineRun
@@ -163,6 +163,18 @@ def test_without_login_or_network_it_records_offline_and_says_so_once(key, nobod
     (again,) = set((tmp_path / "run/tracking/wandb/wandb").glob("offline-run-*")) - {folder}
     assert again.name.rsplit("-", 1)[1] != folder.name.rsplit("-", 1)[1]
     assert len(notes) == 1
+
+
+@pytest.mark.parametrize("link", ["wandb", "wandb/offline-run-20261127_000000-0a0a0a0a/files"])
+def test_a_link_in_a_received_run_leads_nowhere(link, nobody, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/debug.log").write_text("mine")
+    place = tmp_path / "run/tracking/wandb" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "mine")
+    with pytest.raises(RunError, match="is a link"):
+        start_tracking(nobody, tmp_path / "run", True, print)
+    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine"]
 
 
 _SERVER = """
