@@ -80,8 +80,11 @@ def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
 def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
     try:
         import datasets  # slow to import, and clients of a server go without
+        from datasets.utils.extract import Extractor
     except ImportError as error:
         raise MissingDependency(f"{source} needs the package datasets; pip install datasets") from error
+    for archive in ("tar", "rar", "7z"):  # by content, whatever the name; a tar's hard link may lead to a user's file
+        Extractor.extractors.pop(archive, None)
     saved = Path(name) / "dataset_info.json", Path(name) / "dataset_dict.json"
     require_plain(Path(name), DataError)
     try:
@@ -95,7 +98,8 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
             there = str(Path(name).absolute()) if Path(name).exists() else name
             builder = datasets.load_dataset_builder(there, config)
             _require_own([file for part in (builder.config.data_files or {}).values() for file in part], name)
-            builder.download_and_prepare()
+            # What was unpacked before is known by its path alone, and the file may be another one by now.
+            builder.download_and_prepare(download_config=datasets.DownloadConfig(force_extract=True))
             data = builder.as_dataset()
     except DataError:
         raise

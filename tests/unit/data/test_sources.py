@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tarfile
 
 import datasets
 import pyarrow.parquet
@@ -125,6 +126,28 @@ def test_a_folder_of_a_format_s_name_is_read_as_any_other(name, tmp_path, monkey
     (tmp_path / name).mkdir()
     (tmp_path / name / "train.csv").write_text("prompt,label\nhello,ok\n")
     assert [item.value for item in sources.read_rows(f"hub:{name}", Findings())] == [{"prompt": "hello", "label": "ok"}]
+
+
+@pytest.mark.parametrize("packed", ["w", "w:gz"])
+def test_an_archive_in_a_hub_data_set_is_not_unpacked(packed, tmp_path, monkeypatch):
+    """datasets unpacks any file that is one by its content, and a tar's hard link may lead to a user's file."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    rows = jsonl(tmp_path, row())
+    (tmp_path / "set").mkdir()
+    with tarfile.open(tmp_path / "set/train.jsonl", packed) as archive:
+        archive.add(rows, "rows.jsonl")
+    with pytest.raises(DataError, match="cannot be loaded"):
+        list(sources.read_rows(f"hub:{tmp_path}/set", Findings()))
+
+
+def test_a_packed_file_of_a_hub_data_set_that_has_changed_is_read_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    for label in ("ok", "violation"):
+        packed = gzip.compress(json.dumps(row("a", label)).encode())
+        (tmp_path / "set/train.jsonl").write_bytes(packed)
+        (item,) = sources.read_rows(f"hub:{tmp_path}/set", Findings())
+        assert item.value["label"] == label
 
 
 @pytest.mark.parametrize("saved", [True, False])
