@@ -15,6 +15,7 @@ HUB = "hub:"
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 TABLE_SUFFIXES = (".csv", ".tsv")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+_FORMATS = ("json", "csv", "parquet", "arrow", "text")  # of a data set; datasets knows some that read other files, too
 Source = str | Sequence[str]  # a file or a data set, or several whose rows follow each other
 
 
@@ -97,6 +98,8 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
             # By its path: datasets has formats named `json` or `pandas`, which read the current folder, pickles too.
             there = str(Path(name).absolute()) if Path(name).exists() else name
             builder = datasets.load_dataset_builder(there, config)
+            if builder.name not in _FORMATS:
+                raise DataError(f"{source} is in the format {builder.name!r}; give one of {', '.join(_FORMATS)}")
             _require_own([file for part in (builder.config.data_files or {}).values() for file in part], name)
             # What was unpacked before is known by its path alone, and the file may be another one by now.
             builder.download_and_prepare(download_config=datasets.DownloadConfig(force_extract=True))

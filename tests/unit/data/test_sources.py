@@ -140,6 +140,15 @@ def test_an_archive_in_a_hub_data_set_is_not_unpacked(packed, tmp_path, monkeypa
         list(sources.read_rows(f"hub:{tmp_path}/set", Findings()))
 
 
+@pytest.mark.parametrize("file", ["train.xml", "train.tar", "train.h5", "train.lance/data/0.lance", "train.png"])
+def test_a_hub_data_set_of_another_format_is_refused(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set" / file).parent.mkdir(parents=True)
+    (tmp_path / "set" / file).write_text("<text>hello</text>")
+    with pytest.raises(DataError, match="in the format '.*'; give one of json, csv"):
+        list(sources.read_rows(f"hub:{tmp_path}/set", Findings()))
+
+
 def test_a_packed_file_of_a_hub_data_set_that_has_changed_is_read_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "set").mkdir()
