@@ -145,7 +145,7 @@ def test_a_hub_data_set_of_another_format_is_refused(file, tmp_path, monkeypatch
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "set" / file).parent.mkdir(parents=True)
     (tmp_path / "set" / file).write_text("<text>hello</text>")
-    with pytest.raises(DataError, match="in the format '.*'; give one of json, csv"):
+    with pytest.raises(DataError, match=r"in the format '.*'; give one of json, csv"):
         list(sources.read_rows(f"hub:{tmp_path}/set", Findings()))
 
 
