@@ -114,8 +114,11 @@ class Loader:
             for pair in asked:
                 await self._certify([pair], rows=1)
 
-    async def put(self, policy: str, bundle: str, stage: str, tags: tuple[str, ...] = ()) -> Served:
+    async def put(self, policy: str, bundle: str, stage: str, tags: tuple[str, ...] | None = None) -> Served:
         """Serve a bundle as ``policy``, in place of the one that is served under this id and stage.
+
+        Args:
+            tags: None keeps those that it has.
 
         Raises:
             BundleError: the folder is none, the bundle is damaged, another policy's, or made for another base.
@@ -123,19 +126,22 @@ class Loader:
         """
         async with self._changing:
             found = await asyncio.to_thread(self._read, self._set.folder(bundle))
-            entry = replace(_entry(found, bundle, stage, tags), policy=policy)
+            entry = replace(_entry(found, bundle, stage), policy=policy)
             served: Served | None = None
             with self._guard.holding(entry.name):
                 while True:
                     stamp, current = await self._current()
-                    entries = {(item.policy, item.stage): item for item in current} | {(policy, stage): entry}
+                    entries = {(item.policy, item.stage): item for item in current}
+                    before = entries.get((policy, stage)) or entries.get((policy, "live"))
+                    entry = replace(entry, tags=tags if tags is not None else before.tags if before else ())
+                    entries[policy, stage] = entry
                     shadow = entries.get((policy, "shadow"))
                     if stage == "live" and shadow is not None and shadow.version == entry.version:  # promoted
                         del entries[policy, "shadow"]
                     _require_live(tuple(entries.values()))
                     served = served or await self._certified(entry, found)
                     if await self._change(stamp, tuple(entries.values()), served):
-                        return served
+                        return served.at(stage, entry.tags)
 
     async def delete(self, policy: str, stage: str | None = None) -> None:
         """Stop serving ``policy``, in ``stage`` or altogether; BundleError where it is not served, or is the last."""

@@ -138,7 +138,7 @@ async def put_policy(policy: str, body: wire.PutPolicy, request: Request) -> wir
     """Certify a bundle on the running engine, and serve it from the next request on; 409 keeps what was served."""
     loader = loader_of(request)
     try:
-        return _card(await loader.put(policy, body.bundle, body.stage, tuple(body.tags)))
+        return _card(await loader.put(policy, body.bundle, body.stage, None if body.tags is None else tuple(body.tags)))
     except (EngineDead, Overloaded):
         raise
     except AloraError as error:

@@ -210,8 +210,8 @@ class PutPolicy(Closed):
 
     bundle: str = Field(description="the bundle's folder, below the serving root")
     stage: Stage = "live"
-    tags: Many[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]] = Field(
-        default_factory=list, max_length=32, description="groups that requests may ask for as tag:NAME"
+    tags: Many[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]] | None = Field(
+        default=None, max_length=32, description="groups that requests may ask for as tag:NAME; absent: as before"
     )
 
 

@@ -196,7 +196,12 @@ def test_policies_are_asked_for_by_tag(client, base, root):
             assert list(verdicts(each, policies=["refunds", "tag:eu", "advice"])) == ["refunds", "advice"]
             refused = each.post("/v1/guard", json={"messages": MESSAGES, "policies": ["tag:us"]})
             assert (refused.status_code, "tag:health" in refused.text) == (404, True)
-    assert put(client, "v7").status_code == 200  # other weights, no tags
+    for bundle, stage in (("v7", "shadow"), ("v7", "live"), ("advice", "live")):  # out and back, as documented
+        answer = put(client, bundle, stage=stage)
+        assert (answer.status_code, answer.json()["tags"]) == (200, ["health", "eu"])
+        assert list(verdicts(client, policies=["tag:eu"])) == ["advice"]
+    body = {"bundle": "advice", "tags": []}
+    assert client.put("/v1/guard/policies/advice", json=body, headers=ADMIN).json()["tags"] == []
     assert client.post("/v1/guard", json={"messages": MESSAGES, "policies": ["tag:eu"]}).status_code == 404
 
 
@@ -588,9 +593,9 @@ def test_a_change_by_another_process_while_a_bundle_is_certified_is_kept(client,
     monkeypatch.setattr(Loader, "_certified", meanwhile)
     assert put(client, "v7").status_code == 200
     kept = {entry.policy: (entry.bundle, entry.tags) for entry in ServingSet(root).read()}
-    assert kept == {"advice": ("v7", ()), "refunds": ("refunds", ("eu",))}
+    assert kept == {"advice": ("v7", ("eu",)), "refunds": ("refunds", ("eu",))}
     tags = {card["policy"]: card["tags"] for card in client.get("/v1/guard/policies").json()["policies"]}
-    assert tags == {"advice": [], "refunds": ["eu"]}
+    assert tags == {"advice": ["eu"], "refunds": ["eu"]}
 
 
 def test_a_set_that_was_replaced_meanwhile_is_not_written_over(root):
