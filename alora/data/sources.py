@@ -128,7 +128,8 @@ def _leave_coded(feature: Any) -> None:
 
 
 def _require_no_address(home: Path) -> None:
-    """DataError where a folder says that its files are at an address, which its loader asks before it says so."""
+    """DataError where a folder says that its files, or datasets' copies of them (`version`), lie elsewhere: the loader
+    asks an address, and writes a copy, before it says so."""
     from huggingface_hub import DatasetCard  # there where datasets is, which reads cards by it
 
     for file in (home / "README.md", home / ".huggingface.yaml"):
@@ -138,12 +139,15 @@ def _require_no_address(home: Path) -> None:
         content = DatasetCard.load(file).data.to_dict() if file.suffix == ".md" else yaml.safe_load(read_whole(file))
         configs = content.get("configs") if isinstance(content, dict) else None
         waiting = [
-            item.get(key) for item in configs or () if isinstance(item, dict) for key in ("data_files", "data_dir")
+            item.get(key)
+            for item in configs or ()
+            if isinstance(item, dict)
+            for key in ("data_files", "data_dir", "version")
         ]
         seen = set[int]()  # an alias may stand anywhere, and in itself
         while waiting:
             value = waiting.pop()
-            if isinstance(value, str) and "://" in value:
+            if isinstance(value, str) and ("://" in value or ".." in Path(value).parts or Path(value).is_absolute()):
                 raise DataError(f"{file} leads to {shortened(value)}, which is not a file of the data set; mend it")
             if isinstance(value, dict | list) and id(value) not in seen:
                 seen.add(id(value))

@@ -208,6 +208,19 @@ def test_a_hub_data_set_does_not_lead_to_addresses(named, card, tmp_path):
         read(f"hub:{tmp_path}")
 
 
+@pytest.mark.parametrize("version", ["../../mine", "{home}/mine", "1/../../../mine"])
+def test_a_hub_data_set_chooses_no_place_for_its_copy(version, tmp_path, monkeypatch):
+    """datasets' cache of a data set lies below the version that its card names."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "a/b/c/cache")
+    (tmp_path / "set").mkdir()
+    lead = f"configs:\n- config_name: default\n  data_files: rows.jsonl\n  version: {version.format(home=tmp_path)}\n"
+    (tmp_path / "set/README.md").write_text(f"---\n{lead}---\n")
+    jsonl(tmp_path / "set", row("a"), name="rows.jsonl")
+    with pytest.raises(DataError, match="which is not a file of the data set"):
+        read(f"hub:{tmp_path}/set")
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
 def test_a_card_with_carriage_returns_is_read_as_datasets_reads_it(tmp_path):
     lead = 'configs:\n- config_name: default\n  data_files: "http://127.0.0.1:9/rows.jsonl"\n'
     (tmp_path / "README.md").write_text(f"---\n\r---\r{lead}---\n", newline="")
