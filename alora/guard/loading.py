@@ -133,7 +133,8 @@ class Loader:
                     stamp, current = await self._current()
                     entries = {(item.policy, item.stage): item for item in current}
                     before = entries.get((policy, stage)) or entries.get((policy, "live"))
-                    entry = replace(entry, tags=tags if tags is not None else before.tags if before else ())
+                    kept = before.tags if before is not None else ()
+                    entry = replace(entry, tags=kept if tags is None else tags)
                     entries[policy, stage] = entry
                     shadow = entries.get((policy, "shadow"))
                     if stage == "live" and shadow is not None and shadow.version == entry.version:  # promoted
