@@ -101,8 +101,7 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
             if builder.name not in _FORMATS:
                 raise DataError(f"{source} is in the format {builder.name!r}; give one of {', '.join(_FORMATS)}")
             _require_own([file for part in (builder.config.data_files or {}).values() for file in part], name)
-            # What was unpacked before is known by its path alone, and the file may be another one by now.
-            builder.download_and_prepare(download_config=datasets.DownloadConfig(force_extract=True))
+            builder.download_and_prepare()
             data = builder.as_dataset()
     except DataError:
         raise
@@ -155,7 +154,10 @@ def _require_no_address(home: Path) -> None:
 
 
 def _require_own(files: Sequence[str], name: str) -> None:
-    """DataError where a data set refers to files outside it: ``data_files`` in its README.md, or its state.json."""
+    """DataError where a data set refers to files outside it (``data_files`` in its README.md, or its state.json), or a
+    folder's file is packed: datasets unpacks it whole, into a copy that it knows by the file's path alone."""
+    from datasets.utils.extract import Extractor
+
     home = Path(name)
     for file in files:
         parent = Path(file).parent
@@ -166,3 +168,5 @@ def _require_own(files: Sequence[str], name: str) -> None:
             )
         if home.exists():
             require_plain(parent, DataError, Path(file).name)  # it may lie in a hidden folder
+            if packed := Extractor.infer_extractor_format(file):
+                raise DataError(f"{file} is packed ({packed}); unpack it, or give a .gz itself in place of hub:{name}")

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import lzma
 import tarfile
+import zipfile
 
 import datasets
 import pyarrow.parquet
@@ -136,7 +138,7 @@ def test_an_archive_in_a_hub_data_set_is_not_unpacked(packed, tmp_path, monkeypa
     (tmp_path / "set").mkdir()
     with tarfile.open(tmp_path / "set/train.jsonl", packed) as archive:
         archive.add(rows, "rows.jsonl")
-    with pytest.raises(DataError, match="cannot be loaded"):
+    with pytest.raises(DataError, match=r"cannot be loaded|is packed"):
         list(sources.read_rows(f"hub:{tmp_path}/set", Findings()))
 
 
@@ -149,14 +151,20 @@ def test_a_hub_data_set_of_another_format_is_refused(file, tmp_path, monkeypatch
         list(sources.read_rows(f"hub:{tmp_path}/set", Findings()))
 
 
-def test_a_packed_file_of_a_hub_data_set_that_has_changed_is_read_anew(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz", "train.jsonl.xz", "train.zip"])
+def test_a_packed_file_of_a_hub_data_set_is_refused(name, tmp_path, monkeypatch):
+    """It may be a bomb, and once it has changed, datasets would read what it held before."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "set").mkdir()
-    for label in ("ok", "violation"):
-        packed = gzip.compress(json.dumps(row("a", label)).encode())
-        (tmp_path / "set/train.jsonl").write_bytes(packed)
-        (item,) = sources.read_rows(f"hub:{tmp_path}/set", Findings())
-        assert item.value["label"] == label
+    content = json.dumps(row()).encode()
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(tmp_path / "set" / name, "w") as archive:
+            archive.writestr("train.jsonl", content)
+    else:
+        packed = lzma.compress(content) if name.endswith(".xz") else gzip.compress(content)
+        (tmp_path / "set" / name).write_bytes(packed)
+    with pytest.raises(DataError, match=rf"{name} is packed \((gzip|xz|zip)\); unpack it, or give a .gz itself"):
+        list(sources.read_rows(f"hub:{tmp_path}/set", Findings()))
 
 
 @pytest.mark.parametrize("saved", [True, False])
