@@ -175,7 +175,8 @@ def _is_fixed(store: str) -> bool:
     scheme, colon, rest = store.partition(":")
     if not colon or scheme == "file":
         return store == "databricks" or (rest or store).startswith("/")
-    return not rest.startswith("///") or rest.startswith("////")  # as SQLAlchemy writes relative and absolute paths
+    # As SQLAlchemy writes relative and absolute paths.
+    return not (scheme.startswith("sqlite") and rest.startswith("///") and not rest.startswith("////"))
 
 
 def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str], None]) -> Tracking:

@@ -146,7 +146,7 @@ def _require_no_address(home: Path) -> None:
         seen = set[int]()  # an alias may stand anywhere, and in itself
         while waiting:
             value = waiting.pop()
-            if isinstance(value, str) and ("://" in value or ".." in Path(value).parts or Path(value).is_absolute()):
+            if isinstance(value, str) and (":" in value or ".." in Path(value).parts or Path(value).is_absolute()):
                 raise DataError(f"{file} leads to {shortened(value)}, which is not a file of the data set; mend it")
             if isinstance(value, dict | list) and id(value) not in seen:
                 seen.add(id(value))
@@ -162,7 +162,7 @@ def _require_own(files: Sequence[str], name: str) -> None:
     for file in files:
         parent = Path(file).parent
         own = parent.resolve().is_relative_to(home.resolve()) if home.exists() else file.startswith("hf://")
-        if not own:
+        if not own or (home.exists() and "::" in file):  # fsspec opens what stands behind it
             raise DataError(
                 f"{name} leads to {file}, which is not a file of the data set; mend its README.md or state.json"
             )

@@ -268,7 +268,7 @@ def _require_bundle_of(entry: Entry, bundle: LightBundle) -> None:
     if (bundle.manifest.adapter_digest, bundle.manifest.sha256) != (entry.digest, entry.manifest):
         raise BundleError(
             f"{entry.bundle} has changed since it was loaded; load the policy again, or, if the guard serves nothing "
-            f"yet, delete {FILE} and restart it"
+            f"yet, put the old files back, or delete {FILE}, which forgets every PUT and DELETE, and restart it"
         )
 
 

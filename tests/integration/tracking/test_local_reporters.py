@@ -52,6 +52,7 @@ def test_a_store_in_the_current_folder_is_refused(store, monkeypatch):
             "file:///home/me/mlruns",
             "sqlite:////home/me/mlflow.db",
             "postgresql://me:word@host/runs",
+            "postgresql:///runs",
         ),
     ],
 )

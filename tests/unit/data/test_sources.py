@@ -207,12 +207,15 @@ def test_gaps_in_a_hub_data_set_of_csv_are_read_and_what_counts_as_one_is_noted(
 
 
 @pytest.mark.parametrize("card", ["README.md", ".huggingface.yaml"])
-@pytest.mark.parametrize("named", ["http://127.0.0.1:9/rows.jsonl", ["rows.jsonl", {"path": "hf://other/set"}]])
+@pytest.mark.parametrize(
+    "named",
+    ["http://127.0.0.1:9/rows.jsonl", ["rows.jsonl", {"path": "hf://other/set"}], "reference::rows.jsonl", "data:,x"],
+)
 def test_a_hub_data_set_does_not_lead_to_addresses(named, card, tmp_path):
     lead = f"configs:\n- config_name: default\n  data_files: {json.dumps(named)}\n"
     (tmp_path / card).write_text(f"---\n{lead}---\n" if card == "README.md" else lead)
     jsonl(tmp_path, row("a"), name="rows.jsonl")
-    with pytest.raises(DataError, match=rf"{card} leads to '(http|hf)://"):
+    with pytest.raises(DataError, match=rf"{card} leads to '(http://|hf://|reference::|data:)"):
         read(f"hub:{tmp_path}")
 
 
@@ -227,6 +230,14 @@ def test_a_hub_data_set_chooses_no_place_for_its_copy(version, tmp_path, monkeyp
     with pytest.raises(DataError, match="which is not a file of the data set"):
         read(f"hub:{tmp_path}/set")
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_a_file_of_a_hub_data_set_is_not_an_address_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    jsonl(tmp_path / "set", row("a"), name="train-reference::rows.jsonl")
+    with pytest.raises(DataError, match=r"which is not a file of the data set|cannot be loaded"):
+        read(f"hub:{tmp_path}/set")
 
 
 def test_a_card_with_carriage_returns_is_read_as_datasets_reads_it(tmp_path):
