@@ -94,7 +94,7 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
             parts = data.values() if isinstance(data, datasets.DatasetDict) else [data]
             _require_own([file["filename"] for part in parts for file in part.cache_files], name)
         else:
-            _require_no_address(Path(name))
+            _require_plain_card(Path(name))
             # By its path: datasets has formats named `json` or `pandas`, which read the current folder, pickles too.
             there = str(Path(name).absolute()) if Path(name).exists() else name
             builder = datasets.load_dataset_builder(there, config)
@@ -126,9 +126,9 @@ def _leave_coded(feature: Any) -> None:
             _leave_coded(part)
 
 
-def _require_no_address(home: Path) -> None:
-    """DataError where a folder says that its files, or datasets' copies of them (`version`), lie elsewhere: the loader
-    asks an address, and writes a copy, before it says so."""
+def _require_plain_card(home: Path) -> None:
+    """DataError where a folder's card names more than plain paths below it: as files, which its loader opens whatever
+    the address, or as the ``version``, below which datasets keeps its copy."""
     from huggingface_hub import DatasetCard  # there where datasets is, which reads cards by it
 
     for file in (home / "README.md", home / ".huggingface.yaml"):

@@ -255,7 +255,7 @@ def test_an_address_elsewhere_in_a_card_is_accepted_and_aliases_have_an_end(tmp_
     many = "\n".join(f"x{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'lol'] * 10)}]" for n in range(9))
     lead = "configs:\n- config_name: default\n  data_files: rows.jsonl\n  description: see https://x.y\n"
     (tmp_path / "set" / "README.md").write_text(f"---\n{many}\n{lead}---\n")
-    sources._require_no_address(tmp_path / "set")
+    sources._require_plain_card(tmp_path / "set")
     (tmp_path / "set" / "README.md").write_text(f"---\n{lead}---\n")
     jsonl(tmp_path / "set", row("a"), name="rows.jsonl")
     assert len(read(f"hub:{tmp_path}/set")) == 1
