@@ -86,18 +86,17 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
         raise MissingDependency(f"{source} needs the package datasets; pip install datasets") from error
     for archive in ("tar", "rar", "7z"):  # by content, whatever the name; a tar's hard link may lead to a user's file
         Extractor.extractors.pop(archive, None)
-    saved = Path(name) / "dataset_info.json", Path(name) / "dataset_dict.json"
-    require_plain(Path(name), DataError)
+    home = Path(name)
+    require_plain(home, DataError)
     try:
-        if any(path.is_file() for path in saved):  # written by save_to_disk
+        if any((home / file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):  # by save_to_disk
             data = datasets.load_from_disk(name)
             parts = data.values() if isinstance(data, datasets.DatasetDict) else [data]
             _require_own([file["filename"] for part in parts for file in part.cache_files], name)
         else:
-            _require_plain_card(Path(name))
+            _require_plain_card(home)
             # By its path: datasets has formats named `json` or `pandas`, which read the current folder, pickles too.
-            there = str(Path(name).absolute()) if Path(name).exists() else name
-            builder = datasets.load_dataset_builder(there, config)
+            builder = datasets.load_dataset_builder(str(home.absolute()) if home.exists() else name, config)
             if builder.name not in _FORMATS:
                 raise DataError(f"{source} is in the format {builder.name!r}; give one of {', '.join(_FORMATS)}")
             _require_own([file for part in (builder.config.data_files or {}).values() for file in part], name)
@@ -159,14 +158,15 @@ def _require_own(files: Sequence[str], name: str) -> None:
     from datasets.utils.extract import Extractor
 
     home = Path(name)
+    is_folder = home.exists()
     for file in files:
         parent = Path(file).parent
-        own = parent.resolve().is_relative_to(home.resolve()) if home.exists() else file.startswith("hf://")
-        if not own or (home.exists() and "::" in file):  # fsspec opens what stands behind it
+        own = parent.resolve().is_relative_to(home.resolve()) if is_folder else file.startswith("hf://")
+        if not own or (is_folder and "::" in file):  # fsspec opens what stands behind it
             raise DataError(
                 f"{name} leads to {file}, which is not a file of the data set; mend its README.md or state.json"
             )
-        if home.exists():
+        if is_folder:
             require_plain(parent, DataError, Path(file).name)  # it may lie in a hidden folder
             if packed := Extractor.infer_extractor_format(file):
                 raise DataError(f"{file} is packed ({packed}); unpack it, or give a .gz itself in place of hub:{name}")

@@ -272,9 +272,9 @@ def _require_bundle_of(entry: Entry, bundle: LightBundle) -> None:
         )
 
 
-def _entry(bundle: LightBundle, folder: str, stage: str = "live", tags: tuple[str, ...] = ()) -> Entry:
+def _entry(bundle: LightBundle, folder: str, stage: str = "live") -> Entry:
     manifest = bundle.manifest
-    return Entry(manifest.policy.id, folder, manifest.adapter_digest, manifest.sha256, stage, tags)
+    return Entry(manifest.policy.id, folder, manifest.adapter_digest, manifest.sha256, stage)
 
 
 def make_guard(

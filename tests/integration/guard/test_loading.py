@@ -532,7 +532,7 @@ def set_of_another_process(root):
     """``advice`` from a folder that is not there yet, and a tag."""
     entries = [
         loading._entry(load_bundle(root / "v7"), "later"),
-        loading._entry(load_bundle(root / "refunds"), "refunds", tags=("eu",)),
+        replace(loading._entry(load_bundle(root / "refunds"), "refunds"), tags=("eu",)),
     ]
     replace_set(root, entries)
 
@@ -586,7 +586,9 @@ def test_a_change_by_another_process_while_a_bundle_is_certified_is_kept(client,
 
     async def meanwhile(self, entry, bundle):
         found = await certified(self, entry, bundle)
-        entries = [loading._entry(load_bundle(root / name), name, tags=("eu",)) for name in ("advice", "refunds")]
+        entries = [
+            replace(loading._entry(load_bundle(root / name), name), tags=("eu",)) for name in ("advice", "refunds")
+        ]
         replace_set(root, entries)
         return found
 

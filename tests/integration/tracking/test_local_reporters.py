@@ -46,14 +46,9 @@ def test_a_store_in_the_current_folder_is_refused(store, monkeypatch):
 @pytest.mark.parametrize(
     "store",
     [
-        *("http://localhost:5000", "https://me:word@host/path", "databricks", "databricks://mine", "/home/me/mlruns"),
-        *(
-            "file:/home/me/mlruns",
-            "file:///home/me/mlruns",
-            "sqlite:////home/me/mlflow.db",
-            "postgresql://me:word@host/runs",
-            "postgresql:///runs",
-        ),
+        *("http://localhost:5000", "https://me:word@host/path", "databricks", "databricks://mine"),
+        *("/home/me/mlruns", "file:/home/me/mlruns", "file:///home/me/mlruns", "sqlite:////home/me/mlflow.db"),
+        *("postgresql://me:word@host/runs", "postgresql:///runs"),
     ],
 )
 def test_a_store_elsewhere_is_taken(store, monkeypatch):

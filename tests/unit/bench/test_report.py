@@ -155,7 +155,6 @@ def test_plots_mark_what_was_extrapolated(tmp_path):
 
 
 _PLOTS = """
-import sys
 from pathlib import Path
 from alora.bench.plots import write_plots
 from tests.unit.bench.test_report import record
