@@ -1,21 +1,19 @@
-"""Where rows come from: text files, Parquet files, hub data sets. Each row is plain data, with where it stands."""
+"""Where rows come from: text files, Parquet files, the hub. Each row is plain data, with where it stands."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from alora.data.formats import Row, read_text, shortened, without_nulls
+from alora.data.formats import Row, read_text, without_nulls
 from alora.errors import DataError, MissingDependency, one_line
 from alora.findings import Findings
-from alora.reading import read_whole, require_plain
 
 HUB = "hub:"
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 TABLE_SUFFIXES = (".csv", ".tsv")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-_FORMATS = ("json", "csv", "parquet", "arrow", "text")  # of a data set; datasets knows some that read other files, too
+# Of a data set on the hub (datasets knows some that read other files, too), and what its cache holds, for no network.
+_FORMATS = ("json", "csv", "parquet", "arrow", "text", "cache")
 Source = str | Sequence[str]  # a file or a data set, or several whose rows follow each other
 
 
@@ -30,7 +28,7 @@ def named(source: Source) -> str:
 
 
 def read_rows(source: str, findings: Findings) -> Iterator[Row]:
-    """Every row of ``source``: a path, or ``hub:NAME``, ``hub:NAME:SPLIT``, ``hub:NAME:CONFIG:SPLIT``.
+    """Every row of ``source``: a file, or ``hub:NAME``, ``hub:NAME:SPLIT``, ``hub:NAME:CONFIG:SPLIT``.
 
     A row that cannot be read goes to ``findings``, and reading goes on.
 
@@ -45,7 +43,7 @@ def read_rows(source: str, findings: Findings) -> Iterator[Row]:
     except OSError as error:
         raise DataError(f"{source}: {error.strerror or error}; check the path and its permissions") from error
     if is_folder:
-        raise DataError(f"{path} is a folder; give a file in it, such as a .jsonl, or hub:{path} for a data set")
+        raise DataError(f"{path} is a folder; give the files in it, such as a .jsonl")
     if not is_there:
         raise DataError(f"{path}: no such file; check the path")
     if not path.is_file():
@@ -79,6 +77,11 @@ def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
 
 
 def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
+    if Path(name).exists() or name.startswith((".", "~", "/")):
+        raise DataError(
+            f"{source}: hub: names a data set of the hub, and {name} is a path; give its files, such as "
+            f"{Path(name) / 'train.jsonl'}. What save_to_disk wrote, to_parquet of datasets writes as a file"
+        )
     try:
         import datasets  # slow to import, and clients of a server go without
         from datasets.utils.extract import Extractor
@@ -86,33 +89,36 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
         raise MissingDependency(f"{source} needs the package datasets; pip install datasets") from error
     for archive in ("tar", "rar", "7z"):  # by content, whatever the name; a tar's hard link may lead to a user's file
         Extractor.extractors.pop(archive, None)
-    home = Path(name)
-    require_plain(home, DataError)
     try:
-        if any((home / file).is_file() for file in ("dataset_info.json", "dataset_dict.json")):  # by save_to_disk
-            data = datasets.load_from_disk(name)
-            parts = data.values() if isinstance(data, datasets.DatasetDict) else [data]
-            _require_own([file["filename"] for part in parts for file in part.cache_files], name)
-        else:
-            _require_plain_card(home)
-            # By its path: datasets has formats named `json` or `pandas`, which read the current folder, pickles too.
-            builder = datasets.load_dataset_builder(str(home.absolute()) if home.exists() else name, config)
-            if builder.name not in _FORMATS:
-                raise DataError(f"{source} is in the format {builder.name!r}; give one of {', '.join(_FORMATS)}")
-            _require_own([file for part in (builder.config.data_files or {}).values() for file in part], name)
-            builder.download_and_prepare()
-            data = builder.as_dataset()
+        builder = datasets.load_dataset_builder(f"hf://datasets/{name}", config)
+        _require_plain(builder, source)
+        builder.download_and_prepare()
+        data = builder.as_dataset()
     except DataError:
         raise
     except Exception as error:  # the hub, its cache and its loaders raise a dozen kinds
         raise DataError(
             f"{source}: the data set cannot be loaded: {one_line(error)}; check name and network"
         ) from error
-    if isinstance(data, datasets.Dataset):
-        return data
     if split not in data:
         raise DataError(f"{source}: there is no split {split!r}; it has {', '.join(map(str, data))}")
     return data[split]
+
+
+def _require_plain(builder: Any, source: str) -> None:
+    """DataError unless datasets would read plain rows, from the hub alone, into its own cache.
+
+    That each file is of the data set itself, datasets 5.2 checks.
+    """
+    from datasets.config import HF_DATASETS_CACHE
+
+    if builder.repo_id is None:  # the name of a format, which reads the current folder by it
+        raise DataError(f"{source} is a format, and no data set of the hub; write hub:OWNER/NAME")
+    if builder.name not in _FORMATS:
+        raise DataError(f"{source} is in the format {builder.name!r}; give one of {', '.join(_FORMATS)}")
+    copy = Path(builder.cache_dir)  # below the version that the card names
+    if ".." in copy.parts or not copy.is_relative_to(Path(HF_DATASETS_CACHE).expanduser()):
+        raise DataError(f"{source}: its card names a version or configuration that leads to {copy}; mend its README.md")
 
 
 def _leave_coded(feature: Any) -> None:
@@ -123,50 +129,3 @@ def _leave_coded(feature: Any) -> None:
     for part in [*inner, getattr(feature, "feature", None)]:
         if part is not None:
             _leave_coded(part)
-
-
-def _require_plain_card(home: Path) -> None:
-    """DataError where a folder's card names more than plain paths below it: as files, which its loader opens whatever
-    the address, or as the ``version``, below which datasets keeps its copy."""
-    from huggingface_hub import DatasetCard  # there where datasets is, which reads cards by it
-
-    for file in (home / "README.md", home / ".huggingface.yaml"):
-        if not file.is_file():
-            continue
-        require_plain(home, DataError, file.name)
-        content = DatasetCard.load(file).data.to_dict() if file.suffix == ".md" else yaml.safe_load(read_whole(file))
-        configs = content.get("configs") if isinstance(content, dict) else None
-        waiting = [
-            item.get(key)
-            for item in configs or ()
-            if isinstance(item, dict)
-            for key in ("data_files", "data_dir", "version")
-        ]
-        seen = set[int]()  # an alias may stand anywhere, and in itself
-        while waiting:
-            value = waiting.pop()
-            if isinstance(value, str) and (":" in value or ".." in Path(value).parts or Path(value).is_absolute()):
-                raise DataError(f"{file} leads to {shortened(value)}, which is not a file of the data set; mend it")
-            if isinstance(value, dict | list) and id(value) not in seen:
-                seen.add(id(value))
-                waiting += value.values() if isinstance(value, dict) else value
-
-
-def _require_own(files: Sequence[str], name: str) -> None:
-    """DataError where a data set refers to files outside it (``data_files`` in its README.md, or its state.json), or a
-    folder's file is packed: datasets unpacks it whole, into a copy that it knows by the file's path alone."""
-    from datasets.utils.extract import Extractor
-
-    home = Path(name)
-    is_folder = home.exists()
-    for file in files:
-        parent = Path(file).parent
-        own = parent.resolve().is_relative_to(home.resolve()) if is_folder else file.startswith("hf://")
-        if not own or (is_folder and "::" in file):  # fsspec opens what stands behind it
-            raise DataError(
-                f"{name} leads to {file}, which is not a file of the data set; mend its README.md or state.json"
-            )
-        if is_folder:
-            require_plain(parent, DataError, Path(file).name)  # it may lie in a hidden folder
-            if packed := Extractor.infer_extractor_format(file):
-                raise DataError(f"{file} is packed ({packed}); unpack it, or give a .gz itself in place of hub:{name}")

@@ -80,8 +80,8 @@ def test_a_table_gives_no_call_the_arguments_of_others(tmp_path):
     table = pyarrow.Table.from_pylist(rows)
     pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
     assert [item.conversation.messages for item in read(str(tmp_path / "rows.parquet"))] == as_lines
-    datasets.Dataset(table).save_to_disk(tmp_path / "set")
-    assert [item.conversation.messages for item in read(f"hub:{tmp_path / 'set'}")] == as_lines
+    datasets.Dataset(table).to_parquet(tmp_path / "of_datasets.parquet")
+    assert [item.conversation.messages for item in read(str(tmp_path / "of_datasets.parquet"))] == as_lines
 
 
 def test_parquet_that_unpacks_to_gigabytes_is_refused_by_its_size(tmp_path, monkeypatch):
