@@ -119,8 +119,9 @@ def of(result: Result) -> Probabilities:
 
 
 def gap(one: Probabilities, other: Probabilities) -> float:
-    """Largest difference of a label's probability; 1, the most there can be, where one of them is not a number."""
-    if not all(map(math.isfinite, (*one, *other))):  # max() passes over NaN
+    """Largest difference of a label's probability; 1, the most there can be, where one of them is not a number or is
+    of other labels."""
+    if len(one) != len(other) or not all(map(math.isfinite, (*one, *other))):  # max() passes over NaN
         return 1.0
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 

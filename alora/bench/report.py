@@ -74,7 +74,9 @@ def _ms(cell: Cell, system: str) -> str:
 
 
 def ratio_text(cell: Cell, ratio: Ratio) -> str:
-    return ratio.why if ratio.ratio is None else f"{cell.mark(ratio.baseline)}**{brief(ratio.ratio, 1)}**"
+    if ratio.ratio is None:
+        return ratio.why
+    return f"{cell.mark(ratio.baseline)}**{brief(ratio.ratio, 1 if ratio.ratio.value >= 0.1 else 2)}**"
 
 
 def _ratios(cells: Sequence[Cell]) -> str:

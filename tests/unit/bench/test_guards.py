@@ -52,6 +52,7 @@ def test_a_missing_score_does_not_vanish():
     broken = of(Result(Piece("", 0, 0), scores=(math.nan, math.nan)))
     assert agreement("alora", "PEFT", [(broken, right)]) == Agreement("alora", "PEFT", 1, 0, 1.0)
     assert gap((math.nan, 0.5), (0.5, 0.5)) == gap((0.5, 0.5), (0.5, math.inf)) == 1.0
+    assert gap((0.5, 0.5), (0.5, 0.3, 0.2)) == 1.0, "an answer for a policy of other labels"
     (steady,) = steadiness("alora", [*keyed(burst()), *keyed(burst(scores=[(math.nan, 0.0)] * 3))])
     assert steady.worst == 1.0
 

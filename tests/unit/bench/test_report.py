@@ -37,6 +37,14 @@ def test_every_table_marks_what_was_extrapolated():
     assert "**9.0 [9.0, 9.0]**" in body
 
 
+def test_a_ratio_below_a_tenth_is_told_from_nothing():
+    systems = players()
+    systems["alora"].seconds = systems[AA].seconds = 3.0
+    systems["lora"].seconds = 0.12
+    body = markdown(judged(played("grid", systems))).split("## grid")[1]
+    assert "**0.04 [0.04, 0.04]**" in body
+
+
 def test_tables_say_what_their_intervals_cover():
     text = markdown(record(False))
     assert "covers 95%" in text
