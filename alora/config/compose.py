@@ -42,6 +42,7 @@ from alora.config.validate import check_recipe
 from alora.errors import ConfigError
 from alora.reading import printable
 
+_NO_PLAIN_WORD = re.compile(r"\S*[^\s\w.,:=@%+~/-]\S*")  # a shell may take it for more than a word
 # Given on every command line of hydra.main, so that they hold for a user's own primary config too.
 _OF_MAIN = {
     "hydra/output": "alora",
@@ -209,13 +210,15 @@ def complete(argv: Sequence[str], verbs: Sequence[str]) -> None:
         sys.stdout.write(" ".join(flag for flag in _FLAGS if flag.startswith(typed)) + "\n")
         return
     os.environ["COMP_LINE"] = f"{program} {words}"
-    arguments = Arguments("", tuple(argv), ())
+    arguments, printed = Arguments("", tuple(argv), ()), io.StringIO()
     try:
-        with composing(arguments, lambda _: None):
+        with contextlib.redirect_stdout(printed), composing(arguments, lambda _: None):
             hydra_main(arguments, [], lambda _: None)
     except Exception as error:
         if not asked:  # else nothing fits what is typed so far
             raise ConfigError(f"{' '.join(argv)}: {error}") from error
+    # Names of files are among what is offered, and bash runs a $(...) there before anyone has chosen it.
+    sys.stdout.write(_NO_PLAIN_WORD.sub("", printed.getvalue()) if asked else printed.getvalue())
 
 
 def hydra_main(arguments: Arguments, overrides: Sequence[str], task: Callable[[DictConfig], object]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import subprocess
 import sys
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -456,6 +457,19 @@ def test_the_shell_completes_verbs_then_keys_then_values(line, words, monkeypatc
     assert printed.err == ""
     assert set(words) <= set(found)
     assert bool(words) == bool(found)
+
+
+def test_files_that_the_shell_is_offered_run_nothing(tmp_path, monkeypatch, capsys):
+    """bash expands what it is offered, as Hydra's script gives it to ``compgen -W``."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("$(touch ran)", "`touch ran`", "a$(touch${IFS}ran)", "<(touch ran)", "train.jsonl", "änd 2.csv"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("COMP_LINE", "alora train data.train=./")
+    compose.complete(["-sc", "query=bash"], ["train"])
+    offered = capsys.readouterr().out
+    assert {"data.train=./train.jsonl", "data.train=./änd", "2.csv"} <= set(offered.split())
+    subprocess.run(["bash", "-c", 'compgen -W "$1"', "-", offered], check=True, capture_output=True)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_completion_is_installed_for_alora_alone(capsys):
