@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from alora.data.formats import Row, read_text, without_nulls
+from alora.data.formats import Row, read_text, shortened, without_nulls
 from alora.errors import DataError, MissingDependency, one_line
 from alora.findings import Findings
 
@@ -106,16 +106,19 @@ def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
 
 
 def _require_plain(builder: Any, source: str) -> None:
-    """DataError unless datasets would read plain rows, from the hub alone, into its own cache.
-
-    That each file is of the data set itself, datasets 5.2 checks.
-    """
+    """DataError unless datasets would read plain rows, from the data set's own files, into its own cache."""
     from datasets.config import HF_DATASETS_CACHE
 
     if builder.repo_id is None:  # the name of a format, which reads the current folder by it
         raise DataError(f"{source} is a format, and no data set of the hub; write hub:OWNER/NAME")
     if builder.name not in _FORMATS:
         raise DataError(f"{source} is in the format {builder.name!r}; give one of {', '.join(_FORMATS)}")
+    own = f"hf://datasets/{builder.repo_id}@"  # datasets itself takes x/../../hf: for it, and more with a `::` or a `?`
+    for file in (file for part in (builder.config.data_files or {}).values() for file in part):
+        if not file.startswith(own) or "::" in file or ".." in file.split("/"):
+            raise DataError(
+                f"{source} leads to {shortened(file)}, which is not a file of the data set; mend its README.md"
+            )
     copy = Path(builder.cache_dir)  # below the version that the card names
     if ".." in copy.parts or not copy.is_relative_to(Path(HF_DATASETS_CACHE).expanduser()):
         raise DataError(f"{source}: its card names a version or configuration that leads to {copy}; mend its README.md")

@@ -182,6 +182,17 @@ def test_a_card_does_not_lead_out(files, hub, tmp_path):
     assert "S3cr3t" not in str(raised.value)
 
 
+@pytest.mark.parametrize("led", ["x/../../hf:/datasets/me/chats@a/rows.jsonl", "hf://datasets/me/chats@a/rows.jsonl"])
+def test_a_card_does_not_lead_out_by_a_path_that_looks_its_own(led, hub, tmp_path):
+    """datasets compares normalised paths, while fsspec opens what the chain of openers leads to."""
+    (tmp_path / "secret.jsonl").write_bytes(lines(row("S3cr3t")))
+    hub["README.md"] = card(data_files=f"reference://{led}::hf://datasets/me/chats@main/leads.json")
+    hub["leads.json"] = json.dumps({led: [f"file://{tmp_path}/secret.jsonl"]}).encode()
+    hub["rows.jsonl"] = lines(row())
+    with pytest.raises(DataError, match=r"leads to 'reference://|cannot be loaded"):
+        read("hub:me/chats")
+
+
 @pytest.mark.parametrize("version", ["../../mine", "{home}/mine", "1/../../../../mine"])
 def test_a_card_chooses_no_place_for_the_copy(version, hub, tmp_path):
     """datasets' cache of a data set lies below the version that its card names."""
