@@ -206,7 +206,8 @@ def _planned(
     whole = kv * (live if keeps else settings.rate * sum(turns))
     room = USABLE * memory - weights - settings.policies * battery.adapter_bytes(itemsize)
     gpus = p95 = None
-    if room > 0 and turns[-1] <= settings.target_ms / 1000:
+    one = battery.shape.kv_bytes(itemsize) * (settings.tokens + battery.suffix)
+    if room >= one and turns[-1] <= settings.target_ms / 1000:
         least = max(math.ceil(settings.rate * sum(turns) / BUSIEST), math.ceil(whole / room), 1)
         gpus, p95 = _enough(least, settings, turns)
     cost = None if gpus is None or settings.price is None else gpus * settings.price

@@ -116,8 +116,8 @@ def _show(plans: list[capacity.FleetPlan], facts: dict[str, str], assumed: list[
     for plan in plans:
         if plan.gpus is None:
             note(
-                f"no number of devices meets plan.target_ms for {plan.system}: one turn alone takes longer, or base "
-                "and adapters do not fit; take a larger device, fewer tokens or fewer policies"
+                f"no number of devices meets plan.target_ms for {plan.system}: one turn alone takes longer, or base, "
+                "adapters and one conversation's KV do not fit; take a larger device, fewer tokens or fewer policies"
             )
 
 

@@ -208,7 +208,20 @@ class _Surgeon:
         if "tool" in opens and "tool" not in template.quotes:
             template = replace(template, trims=trims | self.changed([*system, *_TOOLS]))
         self.verify(template, system)
+        self.warm_up()
         return template
+
+    def warm_up(self) -> None:
+        """What vLLM renders as it starts (0.32, ``renderers/base.py``), without a limit of its own; it passes over
+        errors, and a template may take these words for what to grow on."""
+        try:
+            self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": "warmup"}], tokenize=False, add_generation_prompt=True
+            )
+        except MemoryError:
+            raise
+        except Exception:
+            return
 
     def close(self, last: str, between: str, otherwise: str = "") -> str:
         """The text that closes a turn, from the text after the ``last`` turn and the text ``between`` two.

@@ -122,6 +122,9 @@ def test_devices_follow_load_memory_and_target():
     assert small.gpus == math.ceil(small.kv_bytes / room) > base.gpus
     assert make_plan(replace(settings, target_ms=10), BATTERY, H100, 80e9, 2)[0].gpus is None
     assert make_plan(settings, BATTERY, H100, 8e9, 2)[0].gpus is None  # base and adapters do not fit
+    long = replace(settings, tokens=100_000, rate=0.001, turns=1, target_ms=3.6e6, policies=10)
+    assert [plan.gpus for plan in make_plan(long, BATTERY, H100, 24e9, 2)] == [None, None]  # 13.7 GiB of KV alone
+    assert [plan.gpus for plan in make_plan(long, BATTERY, H100, 48e9, 2)] != [None, None]
 
 
 @pytest.mark.parametrize("policies", [1, 10, 100])

@@ -251,6 +251,19 @@ def test_a_template_without_end_is_refused_in_time(bomb, complaint, monkeypatch)
 
 
 @pytest.mark.parametrize(
+    "then", [GROWS, "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"]
+)
+def test_a_template_that_grows_on_the_engines_own_words_is_refused(then, monkeypatch):
+    """vLLM renders it without a limit as it starts, and would never be ready."""
+    monkeypatch.setattr(template_module, "_SECONDS", 1)
+    bomb = f"{{% if messages[0].content == 'warmup' %}}{then}{{% endif %}}"
+    with pytest.raises(RenderError, match=r"MemoryError|needs more than \d+ s"):
+        take_apart(with_template(bomb + toy_tokenizer("granite").chat_template))
+    spoken = "{% if messages[0].content == 'warmup' %}{{ raise_exception('no') }}{% endif %}"
+    take_apart(with_template(spoken + toy_tokenizer("granite").chat_template))
+
+
+@pytest.mark.parametrize(
     ("start", "complaint"),
     [
         ("{% if messages[0].content.startswith(' ') %}{{ raise_exception('no space') }}{% endif %}", "no space; mend"),
