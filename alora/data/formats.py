@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from alora.findings import Findings
 LONGEST_NUMBER = 1000  # digits; Python itself refuses more than 4300
 LONGEST_LINE = 16 * 2**20  # bytes; longer is not a row but a file without line ends; json takes 40 times as much
 MOST_INFLATED, LEAST_BOUND = 200, 64 * 2**20  # times the size of a gzip file, and bytes that any may have
+SEPARATORS = (",", ";", "\t")  # of a table; its first line shows which
 CHUNK = 2**20
 CUT_SHORT = "; the file is read up to here, as an array of rows"  # ends the one problem that hides further rows
 _GZIP, UTF8_BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
@@ -145,6 +146,30 @@ def without_nulls(value: Any, in_list: bool = False) -> Any:
     return value
 
 
+def class_names(features: Any) -> dict[str, list[str]]:
+    """The names of each column of class numbers, from a data set's ``features`` as its card and its Parquet files hold
+    them (``datasets.Features.to_dict``)."""
+    found = {}
+    for column, feature in features.items() if isinstance(features, dict) else ():
+        names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            found[column] = names
+    return found
+
+
+def with_class_names(row: Any, classes: Mapping[str, Sequence[str]]) -> Any:
+    """A row with names in place of class numbers, which mean nothing without their data set."""
+    if not classes or not isinstance(row, dict):
+        return row
+    named = {}
+    for column in row.keys() & classes:
+        cell = row[column]
+        number = int(cell) if isinstance(cell, str) and cell.isdecimal() and len(cell) < 9 else cell
+        if type(number) is int and 0 <= number < len(classes[column]) and cell not in classes[column]:
+            named[column] = classes[column][number]
+    return row | named
+
+
 def shortened(value: Any) -> str:
     """``repr`` of a user's value, short enough for a message."""
     text = repr(value)
@@ -213,7 +238,7 @@ def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iter
 def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> Iterator[Row]:
     """CSV as spreadsheets and pandas write it: the header names the columns and shows the separator."""
     first = start.partition(b"\n")[0]
-    separator = max(",", ";", "\t", key=lambda mark: first.count(mark.encode()))
+    separator = max(SEPARATORS, key=lambda mark: first.count(mark.encode()))
     csv.field_size_limit(LONGEST_LINE)
     reader = csv.reader(_table_lines(stream, name), delimiter=separator, strict=True)
     try:

@@ -1,5 +1,7 @@
 """Rows of Parquet files, within bounds: a kilobyte of one can hold gigabytes."""
 
+import contextlib
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -10,26 +12,35 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from alora.data.formats import MOST_INFLATED, Row, shortened, without_nulls
+from alora.data.formats import MOST_INFLATED, Row, class_names, shortened, with_class_names, without_nulls
 from alora.errors import DataError, one_line
 
 MOST_ROWS, LARGEST = 10_000_000, 4 * 2**30  # of a group: rows, and bytes when unpacked
 MOST_VALUES = 2**22  # in a thousand rows
 
 
-def read_parquet(path: Path) -> Iterator[Row]:
-    """Its rows, as plain data; DataError where it cannot be read."""
+def read_parquet(path: Path, name: str) -> Iterator[Row]:
+    """Its rows, as plain data, with ``name`` in ``Row.where``; DataError where it cannot be read."""
     try:
-        number = 0
+        number, classes = 0, _classes(path)
         for batch in parquet_batches(path):
             for value in batch.to_pylist():
                 number += 1
-                yield Row(f"{path.name}:{number}", {name: without_nulls(cell) for name, cell in value.items()})
+                cells = {column: without_nulls(cell) for column, cell in value.items()}
+                yield Row(f"{name}:{number}", with_class_names(cells, classes))
     except DataError:
         raise
     # Arrow takes texts that are not UTF-8 and dates beyond Python's; both fail only as they become Python's own.
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"{path}: not a Parquet file that can be read: {one_line(error)}") from error
+
+
+def _classes(path: Path) -> dict[str, list[str]]:
+    """Names of class numbers, as the package datasets writes them into a file."""
+    kept = (pyarrow.parquet.read_schema(path).metadata or {}).get(b"huggingface")
+    with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):
+        return class_names(json.loads(kept or b"{}")["info"]["features"])
+    return {}
 
 
 def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:

@@ -1,10 +1,15 @@
 """Where rows come from: text files, Parquet files, the hub. Each row is plain data, with where it stands."""
 
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from alora.data.formats import Row, read_text, shortened, without_nulls
+from alora.data.formats import SEPARATORS, Row, class_names, read_text, shortened, with_class_names
 from alora.errors import DataError, MissingDependency, one_line
 from alora.findings import Findings
 
@@ -12,8 +17,8 @@ HUB = "hub:"
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 TABLE_SUFFIXES = (".csv", ".tsv")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-# Of a data set on the hub (datasets knows some that read other files, too), and what its cache holds, for no network.
-_FORMATS = ("json", "csv", "parquet", "arrow", "text", "cache")
+# What a card says of any format; the rest is of how datasets would read the files.
+_OF_ANY_CONFIG = {"name", "version", "data_dir", "data_files", "description", "features"}
 Source = str | Sequence[str]  # a file or a data set, or several whose rows follow each other
 
 
@@ -48,87 +53,84 @@ def read_rows(source: str, findings: Findings) -> Iterator[Row]:
         raise DataError(f"{path}: no such file; check the path")
     if not path.is_file():
         raise DataError(f"{path} is a pipe or a device and no file, and rows are read more than once; save them first")
+    return _read_file(path, path.name, findings)
+
+
+def _read_file(path: Path, name: str, findings: Findings) -> Iterator[Row]:
     suffix = Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
     if path.suffix.lower() in PARQUET_SUFFIXES:
         from alora.data.parquet import read_parquet  # pyarrow, which clients of a server go without
 
-        return read_parquet(path)
+        return read_parquet(path, name)
     if suffix in (*JSON_SUFFIXES, *TABLE_SUFFIXES):
-        return read_text(path, path.name, suffix in TABLE_SUFFIXES, findings)
+        return read_text(path, name, suffix in TABLE_SUFFIXES, findings)
     known = ", ".join((*JSON_SUFFIXES, *TABLE_SUFFIXES, PARQUET_SUFFIXES[0]))
     raise DataError(f"{path}: the ending {suffix!r} is not known; give {known} (text also with .gz) or hub:NAME")
 
 
 def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
+    """The rows of a data set's files, which ``datasets`` finds (splits, configurations, patterns in the card) and which
+    are read as a user's own are: no cell becomes a number or a date by a guess, and no file unpacks without bounds."""
     parts = source.removeprefix(HUB).split(":")
     if len(parts) > 3 or not all(parts):
         raise DataError(f"{source!r}: write hub:NAME, hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT")
     name, split = parts[0], parts[-1] if len(parts) > 1 else "train"
-    data = _load_hub(name, parts[1] if len(parts) == 3 else None, split, source)
-    if data.info.builder_name == "csv":
-        findings.notes[f"words such as None and NA are empty cells of {source}, as datasets reads CSV"] = 1
-    _leave_coded(data.info.features)  # those of data.features are copies
-    classes = {column: feature.names for column, feature in data.features.items() if hasattr(feature, "names")}
-    for number, value in enumerate(data, 1):
-        for column, names in classes.items():  # a class number means nothing without its data set
-            if isinstance(value.get(column), int) and 0 <= value[column] < len(names):
-                value[column] = names[value[column]]
-        yield Row(f"{name}:{split}:{number}", {column: without_nulls(cell) for column, cell in value.items()})
+    builder = _find_hub(name, parts[1] if len(parts) == 3 else None, source)
+    files = {str(part): found for part, found in (builder.config.data_files or {}).items()}
+    if split not in files:
+        raise DataError(f"{source}: there is no split {split!r}; it has {', '.join(files)}")
+    classes = class_names(builder.info.features.to_dict() if builder.info.features else {})
+    for address in files[split]:
+        file, path = _fetch_hub(address, builder.repo_id, source)
+        for row in _read_file(path, file, findings):
+            yield Row(row.where, with_class_names(row.value, classes))
 
 
-def _load_hub(name: str, config: str | None, split: str, source: str) -> Any:
+@cache  # one commit, however often its rows are read
+def _find_hub(name: str, config: str | None, source: str) -> Any:
+    """What ``datasets`` finds of a data set; it reads its card and the names of its files."""
     if Path(name).exists() or name.startswith((".", "~", "/")):
         raise DataError(
             f"{source}: hub: names a data set of the hub, and {name} is a path; give its files, such as "
-            f"{Path(name) / 'train.jsonl'}. What save_to_disk wrote, to_parquet of datasets writes as a file"
+            f"{Path(name) / 'train.jsonl'}. What save_to_disk wrote, to_parquet writes as a file, split by split"
         )
     try:
         import datasets  # slow to import, and clients of a server go without
-        from datasets.utils.extract import Extractor
     except ImportError as error:
         raise MissingDependency(f"{source} needs the package datasets; pip install datasets") from error
-    for archive in ("tar", "rar", "7z"):  # by content, whatever the name; a tar's hard link may lead to a user's file
-        Extractor.extractors.pop(archive, None)
-    try:
-        builder = datasets.load_dataset_builder(f"hf://datasets/{name}", config)
-        _require_plain(builder, source)
-        builder.download_and_prepare()
-        data = builder.as_dataset()
-    except DataError:
-        raise
-    except Exception as error:  # the hub, its cache and its loaders raise a dozen kinds
-        raise DataError(
-            f"{source}: the data set cannot be loaded: {one_line(error)}; check name and network"
-        ) from error
-    if split not in data:
-        raise DataError(f"{source}: there is no split {split!r}; it has {', '.join(map(str, data))}")
-    return data[split]
-
-
-def _require_plain(builder: Any, source: str) -> None:
-    """DataError unless datasets would read plain rows, from the data set's own files, into its own cache."""
-    from datasets.config import HF_DATASETS_CACHE
-
+    # Without the cache of datasets, which holds another data set where the hub does not answer or the card says so.
+    with _of_the_hub(source), TemporaryDirectory() as nothing:
+        builder = datasets.load_dataset_builder(f"hf://datasets/{name}", config, cache_dir=nothing)
     if builder.repo_id is None:  # the name of a format, which reads the current folder by it
         raise DataError(f"{source} is a format, and no data set of the hub; write hub:OWNER/NAME")
-    if builder.name not in _FORMATS:
-        raise DataError(f"{source} is in the format {builder.name!r}; give one of {', '.join(_FORMATS)}")
-    own = f"hf://datasets/{builder.repo_id}@"  # datasets itself takes x/../../hf: for it, and more with a `::` or a `?`
-    for file in (file for part in (builder.config.data_files or {}).values() for file in part):
-        if not file.startswith(own) or "::" in file or ".." in file.split("/"):
-            raise DataError(
-                f"{source} leads to {shortened(file)}, which is not a file of the data set; mend its README.md"
-            )
-    copy = Path(builder.cache_dir)  # below the version that the card names
-    if ".." in copy.parts or not copy.is_relative_to(Path(HF_DATASETS_CACHE).expanduser()):
-        raise DataError(f"{source}: its card names a version or configuration that leads to {copy}; mend its README.md")
+    card, usual = builder.config, type(builder.config)()
+    odd = {item.name for item in fields(usual) if getattr(usual, item.name) != getattr(card, item.name)}
+    if odd := sorted(name for name in odd - _OF_ANY_CONFIG if getattr(card, name) not in SEPARATORS):
+        raise DataError(f"{source}: its card sets {', '.join(odd)}, which no file is read by; mend its README.md")
+    return builder
 
 
-def _leave_coded(feature: Any) -> None:
-    """Pictures, sounds and films are neither loaded nor decoded: each may be anywhere."""
-    if getattr(feature, "decode", False) and type(feature).__name__ != "Json":
-        feature.decode = False
-    inner = list(feature.values()) if isinstance(feature, dict) else feature if isinstance(feature, list) else []
-    for part in [*inner, getattr(feature, "feature", None)]:
-        if part is not None:
-            _leave_coded(part)
+def _fetch_hub(address: str, name: str, source: str) -> tuple[str, Path]:
+    """A file of a data set: its name there, and the copy of it in the hub's cache."""
+    from datasets.config import HF_ENDPOINT
+    from huggingface_hub import hf_hub_download
+
+    own = re.fullmatch(rf"hf://datasets/{re.escape(name)}@([0-9a-f]+)/([^:]+)", address)
+    if not own or ".." in own[2].split("/"):  # datasets takes x/../../hf: for its own, and fsspec opens a chain of `::`
+        raise DataError(
+            f"{source} leads to {shortened(address)}, which is not a file of the data set; mend its README.md"
+        )
+    with _of_the_hub(source):
+        copy = hf_hub_download(name, own[2], repo_type="dataset", revision=own[1], endpoint=HF_ENDPOINT)
+    return own[2], Path(copy)
+
+
+@contextmanager
+def _of_the_hub(source: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the hub's clients raise a dozen kinds
+        raise DataError(
+            f"{source}: the data set cannot be loaded: {one_line(error)}; check name and network, or download it and "
+            "give its files"
+        ) from error

@@ -1,5 +1,6 @@
 """Data sets of the hub, through datasets itself, from a small HTTP server that speaks the hub's protocol."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -7,19 +8,17 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePath
 from urllib.parse import unquote
 
 import datasets
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from alora.config.schema import ColumnSettings
-from alora.data import sources
-from alora.data.conversation import Rejected, stream_conversations
+from alora.data import formats, sources
 from alora.errors import DataError
 from alora.findings import Findings
-from tests.unit.data.rows import read, roles, row
+from tests.unit.data.rows import read, row
 
 COMMIT, ABOUT, FILES = "a" * 40, "/api/datasets/me/chats", "/datasets/me/chats/resolve/"
 
@@ -36,9 +35,7 @@ def hub(tmp_path, monkeypatch) -> Iterator[dict[str, bytes]]:
             if path == ABOUT or path.startswith(f"{ABOUT}/revision/"):
                 self.answer({"id": "me/chats", "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]})
             elif path.startswith(f"{ABOUT}/tree/"):
-                self.answer(
-                    [{"type": "file", "oid": "0" * 40, "size": len(files[name]), "path": name} for name in files]
-                )
+                self.answer(listed(files, path.removeprefix(f"{ABOUT}/tree/").partition("/")[2]))
             elif path.startswith(FILES) and name in files:
                 self.answer(files[name])
             else:
@@ -66,13 +63,26 @@ def hub(tmp_path, monkeypatch) -> Iterator[dict[str, bytes]]:
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache/of/sets")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache/hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
+    sources._find_hub.cache_clear()
     yield files
+    sources._find_hub.cache_clear()
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def listed(files: dict[str, bytes], folder: str) -> list[dict]:
+    """What stands in a folder itself: files and folders."""
+    inside = {name: PurePath(name).relative_to(folder).parts for name in files if PurePath(name).is_relative_to(folder)}
+    known = {"oid": "0" * 40}
+    folders = {str(PurePath(folder, parts[0])) for parts in inside.values() if len(parts) > 1}
+    return [{"type": "directory", "path": name, **known} for name in folders] + [
+        {"type": "file", "path": name, "size": len(files[name]), **known}
+        for name, parts in inside.items()
+        if parts[1:] == ()
+    ]
 
 
 def lines(*rows) -> bytes:
@@ -99,58 +109,104 @@ def test_splits_and_class_numbers(hub):
     columns = ColumnSettings(messages="text")
     assert [r.labels["p"] for r in read("hub:me/chats", columns=columns)] == ["ok", "violation"]
     (held,) = read("hub:me/chats:test", columns=columns)
-    assert (held.where, held.conversation.messages[0].content) == ("me/chats:test:1", "c")
+    assert (held.where, held.conversation.messages[0].content) == ("test.parquet:1", "c")
     assert len(read("hub:me/chats:default:test", columns=columns)) == 1
     with pytest.raises(DataError, match="no split 'validation'; it has train, test"):
         read("hub:me/chats:validation", columns=columns)
 
 
-def test_without_a_network_the_copy_in_the_cache_is_read(hub, monkeypatch):
-    hub["train.jsonl"] = lines(row("a"), row("b", "violation"))
-    online = read("hub:me/chats")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+@pytest.mark.parametrize("cells", [("0", "1"), ("ok", "violation")])
+def test_class_numbers_that_the_card_names(cells, hub):
+    features = [
+        {"name": "text", "dtype": "string"},
+        {"name": "label", "dtype": {"class_label": {"names": {"0": "ok", "1": "violation"}}}},
+    ]
+    lead = {"configs": [{"config_name": "default", "data_files": "r.csv"}], "dataset_info": {"features": features}}
+    hub["README.md"] = f"---\n{json.dumps(lead)}\n---\n".encode()
+    hub["r.csv"] = "text,label\na,{}\nb,{}\n".format(*cells).encode()
+    assert [r.labels["p"] for r in read("hub:me/chats", columns=ColumnSettings(messages="text"))] == ["ok", "violation"]
+
+
+def test_configurations_and_shards_that_the_card_names(hub):
+    for name, text in (("en/a.jsonl", "one"), ("en/b.jsonl", "two"), ("de/a.jsonl", "eins")):
+        hub[name] = lines(row(text))
+    configs = [{"config_name": name, "data_files": f"{name}/*.jsonl", "default": name == "en"} for name in ("de", "en")]
+    hub["README.md"] = f"---\n{json.dumps({'configs': configs})}\n---\n".encode()
+    texts = {source: [(item.where, item.conversation.messages[0].content) for item in read(source)]
+             for source in ("hub:me/chats", "hub:me/chats:de:train")}  # fmt: skip
+    assert texts["hub:me/chats"] == [("en/a.jsonl:1", "one"), ("en/b.jsonl:1", "two")]
+    assert texts["hub:me/chats:de:train"] == [("de/a.jsonl:1", "eins")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train.csv", b"id,text,label\n007,None,ok\n2024-01-01,b,violation\n9007199254740993,c,ok\n"),
+        (
+            "train.jsonl",
+            lines({"id": "2024-01-01", "text": "2024-01-01", "label": "ok"}, {"id": 2**60 + 1, "text": "b"}),
+        ),
+        ("train.json", json.dumps([{"text": "a", "label": "ok"}]).encode()),
+        ("train.jsonl.gz", gzip.compress(lines({"text": "a", "label": "ok"}))),
+        ("train.tsv", b"text\tlabel\na\tok\n"),
+        ("train.csv", b"text;label\na;ok\n"),
+    ],
+)
+def test_a_file_is_read_as_a_users_own(name, content, hub, tmp_path):
+    """The package datasets makes numbers of ids, dates of texts, and nothing of the word None."""
+    hub[name] = content
+    (tmp_path / name).write_bytes(content)
+    here, there = Findings(), Findings()
+    rows = list(sources.read_rows("hub:me/chats", there))
+    assert rows == list(sources.read_rows(name, here))
+    assert rows
+    assert there.notes == here.notes
+    assert there.count == here.count == 0
+
+
+def test_what_is_wrong_names_the_file_and_the_line(hub):
+    hub["data/train.jsonl"] = lines(row()) + b"{\n"
+    with pytest.raises(DataError, match=r"data/train.jsonl:2: not JSON"):
+        read("hub:me/chats")
+    hub["data/train.jsonl"] = lines(row("b"))
+    with pytest.raises(DataError, match=r"data/train.jsonl:2: not JSON"):
+        read("hub:me/chats")  # the same commit
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_the_cache_of_datasets_stands_in_for_nothing(offline, hub, tmp_path, monkeypatch):
+    """It may hold an older state, another configuration, or a data set whose name differs in capitals."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "of datasets")
+    hub["train.jsonl"] = lines(row())
+    datasets.load_dataset("hf://datasets/me/chats")
+    assert (tmp_path / "of datasets/me___chats").is_dir()
     hub.clear()
-    assert [item.conversation for item in read("hub:me/chats")] == [item.conversation for item in online]
+    hub["README.md"] = card(data_files="gone.jsonl")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", offline)
+    with pytest.raises(DataError, match=r"cannot be loaded: .*download it and give its files"):
+        read("hub:me/chats")
 
 
-def test_the_columns_are_found_by_the_first_rows(hub):
-    message = {"role": TEXT, "content": TEXT}
-    hub["train.parquet"] = parquet(
-        {"conversations": datasets.List(message), "text": TEXT, "label": TEXT},
-        conversations=[None, row()["messages"]],
-        text=["a", "b"],
-        label=["ok", "ok"],
-    )
-    found = [item for _, item in stream_conversations("hub:me/chats")]
-    assert [isinstance(item, Rejected) for item in found] == [True, False]
-    assert roles(found[1].conversation) == ["user"]
+@pytest.mark.parametrize("option", [{"skiprows": 1}, {"column_names": ["label", "text"]}, {"sep": "|"}])
+def test_what_a_card_says_of_reading_is_refused(option, hub):
+    hub["README.md"] = card(data_files="r.csv", **option)
+    hub["r.csv"] = b"text,label\na,ok\n"
+    with pytest.raises(
+        DataError, match=rf"its card sets {next(iter(option))}\S*( names,)? which no file is read by; mend"
+    ):
+        read("hub:me/chats")
 
 
-def test_gaps_of_csv_are_read_and_what_counts_as_one_is_noted(hub):
-    hub["train.csv"] = b"text,label,score\na,ok,1\nb,None,2\n"
-    hub["test.csv"] = b"text,label,score\nc,ok,NA\n"
-    findings = Findings()
-    assert [row.value["label"] for row in sources.read_rows("hub:me/chats", findings)] == ["ok", None]
-    assert findings.notes == {"words such as None and NA are empty cells of hub:me/chats, as datasets reads CSV": 1}
+def test_a_separator_that_the_card_names_is_found_in_the_file(hub):
+    hub["README.md"] = card(data_files="r.csv", sep=";")
+    hub["r.csv"] = b"text;label\na;ok\n"
+    assert [r.labels["p"] for r in read("hub:me/chats", columns=ColumnSettings(messages="text"))] == ["ok"]
 
 
-def test_media_are_never_loaded(hub):
-    """A picture may be any file of whoever reads it, or an address."""
-    picture = {"path": "http://127.0.0.1:9/a.png", "bytes": None}
-    seen = datasets.List({"picture": datasets.Image(), "said": TEXT})
-    features = datasets.Features({"text": TEXT, "label": TEXT, "seen": seen, "pic": datasets.Image()})
-    rows = [{"text": text, "label": "ok", "seen": [{"picture": picture, "said": "x"}], "pic": picture} for text in "ab"]
-    stream = io.BytesIO()
-    pyarrow.parquet.write_table(datasets.Dataset.from_list(rows, features).data.table, stream)
-    hub["train.parquet"] = stream.getvalue()
-    found = read("hub:me/chats", columns=ColumnSettings(messages="text"))
-    assert [item.conversation.messages[0].content for item in found] == ["a", "b"]
-
-
-@pytest.mark.parametrize("file", ["train.xml", "train.tar", "train.h5", "train.png"])
+@pytest.mark.parametrize("file", ["train.xml", "train.tar", "train.h5", "train.txt", "train.arrow", "train.jsonl.xz"])
 def test_another_format_is_refused(file, hub):
     hub[file] = b"<text>hello</text>"
-    with pytest.raises(DataError, match=r"in the format '.*'; give one of json, csv"):
+    with pytest.raises(DataError, match=rf"the ending '{file[file.rindex('.') :]}' is not known; give .jsonl"):
         next(sources.read_rows("hub:me/chats", Findings()))
 
 
@@ -164,9 +220,16 @@ def test_an_archive_is_not_unpacked(packed, hub, tmp_path):
         entry.size = len(content)
         archive.addfile(entry, io.BytesIO(content))
     hub["train.jsonl"] = stream.getvalue()
-    with pytest.raises(DataError, match="cannot be loaded"):
-        next(sources.read_rows("hub:me/chats", Findings()))
+    with pytest.raises(DataError, match=r"holds NUL bytes.*train.jsonl:1"):
+        read("hub:me/chats")
     assert not list(tmp_path.rglob("rows.jsonl"))
+
+
+def test_a_bomb_is_refused_as_a_users_own_would_be(hub, monkeypatch):
+    monkeypatch.setattr(formats, "LEAST_BOUND", 2**20)
+    hub["train.jsonl"] = gzip.compress(lines(row("x" * 2**12)) * 2**10)
+    with pytest.raises(DataError, match=r"inflates to more than 200 times its size"):
+        read("hub:me/chats")
 
 
 @pytest.mark.parametrize(
@@ -200,8 +263,7 @@ def test_a_card_chooses_no_place_for_the_copy(version, hub, tmp_path):
     (tmp_path / "mine/own.txt").write_text("mine")
     hub["README.md"] = card(data_files="rows.jsonl", version=version.format(home=tmp_path))
     hub["rows.jsonl"] = lines(row())
-    with pytest.raises(DataError, match=r"leads to .*mine"):
-        read("hub:me/chats")
+    assert len(read("hub:me/chats")) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "mine"}
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["own.txt"]
 

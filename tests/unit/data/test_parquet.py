@@ -84,6 +84,20 @@ def test_a_table_gives_no_call_the_arguments_of_others(tmp_path):
     assert [item.conversation.messages for item in read(str(tmp_path / "of_datasets.parquet"))] == as_lines
 
 
+@pytest.mark.parametrize("kept", [None, b"{", b"[]", b'{"info": 3}', b"\xff"])
+def test_class_numbers_that_datasets_wrote_have_their_names(kept, tmp_path):
+    """And what stands where datasets writes the names may be anything."""
+    names = datasets.ClassLabel(names=["ok", "violation"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": names})
+    data = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [0, 1, None]}, features)
+    data.to_parquet(tmp_path / "rows.parquet")
+    if kept:
+        table = pyarrow.parquet.read_table(tmp_path / "rows.parquet")
+        pyarrow.parquet.write_table(table.replace_schema_metadata({b"huggingface": kept}), tmp_path / "rows.parquet")
+    rows = sources.read_rows(str(tmp_path / "rows.parquet"), Findings())
+    assert [row.value["label"] for row in rows] == ([0, 1, None] if kept else ["ok", "violation", None])
+
+
 def test_parquet_that_unpacks_to_gigabytes_is_refused_by_its_size(tmp_path, monkeypatch):
     """A text that a dictionary holds once, in rows that take a few bytes each, also inside messages."""
     path = tmp_path / "rows.parquet"
