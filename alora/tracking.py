@@ -256,7 +256,7 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
             if settings.mode == "offline":
                 raise
             why = f"wandb cannot be reached ({one_line(error)})"
-            note(f"{why}; recording offline, send it later: wandb sync {folder}/wandb/offline-*")
+            note(f"{why}; recording offline, send it later: (cd / && wandb sync {folder.absolute()}/wandb/offline-*)")
             wandb.teardown()  # what is left of the first try keeps the run's id
             wandb.init(mode="offline", **options)
 

@@ -153,7 +153,9 @@ def _vllm() -> tuple[dict[str, str], list[Fault]]:
     except CheckFailed as error:
         if isinstance(error.__cause__, subprocess.TimeoutExpired):
             slow = f"the vLLM plugin gave no answer in {error.__cause__.timeout:.0f} s: vLLM starts slowly here"
-            return {"vllm plugin": "slow"}, [Fault(slow, "it may well work; python -m alora.vllm_plugin waits for it")]
+            return {"vllm plugin": "slow"}, [
+                Fault(slow, "it may well work; python -P -m alora.vllm_plugin waits for it")
+            ]
         return {"vllm plugin": "unknown"}, [Fault(str(error), "run it to see why", broken=True)]
     findings = []
     if not found["entry_point"]:

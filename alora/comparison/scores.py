@@ -1,6 +1,7 @@
 """One method's scores of one policy: one per row, by the row's id, and no text of a conversation."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alora.atomic import write_json
-from alora.comparison.task import MethodRun
+from alora.comparison.task import MethodRun, Task
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import RunError
@@ -95,6 +96,22 @@ def scores_of(run: MethodRun, answered: Sequence[Predictions], splits: Splits, f
     known, asked = answered
     rows = row_scores(known, splits.validation), row_scores(asked, splits.test)
     return Scores(run.arm, known.policy.id, run.seed, run.rank, *rows, facts=facts)
+
+
+def foreign(scores: Scores, run: MethodRun, task: Task) -> str | None:
+    """What else ``scores`` are of than ``run`` on the rows of ``task``; None where they are of these."""
+    if (scores.arm, scores.seed, scores.rank) != (run.arm, run.seed, run.rank):
+        return f"{scores.arm}, seed {scores.seed}, rank {scores.rank}"
+    if (policy := task.by_id.get(scores.policy)) is None:
+        return f"a policy {scores.policy[:100]!r}"
+    for part, split in ((scores.validation, task.splits.validation), (scores.test, task.splits.test)):
+        rows = labelled_for(policy, split)
+        wanted = Counter((row.conversation.id, policy.label_index(row.labels[policy.id])) for row in rows)
+        if part.asked != len(rows) or not Counter(zip(part.ids, part.label_ids_N.tolist(), strict=True)) <= wanted:
+            return f"other rows or labels of {policy.id}"
+        if len(part.ids) and part.logits_NL.shape[1] != len(policy.labels):
+            return f"other labels of {policy.id}"
+    return None
 
 
 def write_scores(file: Path, scores: Scores) -> None:

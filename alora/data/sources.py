@@ -19,6 +19,7 @@ TABLE_SUFFIXES = (".csv", ".tsv")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 # What a card says of any format; the rest is of how datasets would read the files.
 _OF_ANY_CONFIG = {"name", "version", "data_dir", "data_files", "description", "features"}
+_HUB_NAME = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?")
 Source = str | Sequence[str]  # a file or a data set, or several whose rows follow each other
 
 
@@ -89,7 +90,7 @@ def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
 @cache  # one commit, however often its rows are read
 def _find_hub(name: str, config: str | None, source: str) -> Any:
     """What ``datasets`` finds of a data set; it reads its card and the names of its files."""
-    if Path(name).exists() or name.startswith((".", "~", "/")):
+    if not _HUB_NAME.fullmatch(name) or Path(name).exists():
         raise DataError(
             f"{source}: hub: names a data set of the hub, and {name} is a path; give its files, such as "
             f"{Path(name) / 'train.jsonl'}. What save_to_disk wrote, to_parquet writes as a file, split by split"

@@ -5,10 +5,11 @@ const last = data.values.length, positives = data.hits[last], negatives = data.a
 const chosen = data.values.filter((value) => value >= data.threshold).length;
 const between = (k) => k === chosen ? data.threshold
   : k === 0 ? 1 : k === last ? 0 : (data.values[k - 1] + data.values[k]) / 2;
+let asked = null;  // the share of positives that the reader gave; the field shows the rows' own rounded
 const percent = (share) => Number.isFinite(share) ? (100 * share).toFixed(1) + " %" : "n/a";
 
 function at(k) {
-  const share = Math.min(Math.max(+$("share").value / 100, 0), 1);
+  const share = asked === null ? positives / (positives + negatives) : Math.min(Math.max(asked / 100, 0), 1);
   const recall = data.hits[k] / positives, alarms = data.alarms[k] / negatives;
   const flagged = share * recall + (1 - share) * alarms;
   const precision = share * recall / flagged;
@@ -41,6 +42,7 @@ $("slider").max = last;
 $("share").value = (100 * positives / (positives + negatives)).toFixed(1);
 $("alarm").value = data.alarm;
 $("miss").value = data.miss;
+$("share").addEventListener("input", () => { asked = +$("share").value; });
 for (const name of ["slider", "share", "alarm", "miss"]) $(name).addEventListener("input", show);
 $("own").addEventListener("click", () => move(chosen));
 $("cheapest").addEventListener("click", () => {

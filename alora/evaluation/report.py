@@ -86,7 +86,7 @@ def render_page(page: Page) -> str:
         methods=[_named(evaluation.method) for evaluation in page.judged.evaluations],
         figures=[(cells[0][0], [value for _, value in cells]) for cells in table],
         operating_point=describe_operating_point(own.operating_point),
-        majority=max(own.label_counts.items(), key=lambda item: item[1]),
+        majority=_majority(own),
         slider=_slider(page),
         charts=_charts(page),
         labels=_by_label(page),
@@ -119,6 +119,15 @@ def _render(**values: Any) -> str:
 
 def _named(method: str) -> str:
     return _METHODS.get(method, method)
+
+
+def _majority(own: Evaluation) -> tuple[str, int]:
+    """The answer that is right for most rows, and for how many, as the table counts: the positive label, or another."""
+    positive, *others = own.label_counts
+    positives, rows = own.metrics.positives, own.metrics.rows
+    if 2 * positives >= rows:
+        return positive, positives
+    return others[0] if len(others) == 1 else f"not {positive}", rows - positives
 
 
 def _slider(page: Page) -> str:

@@ -36,7 +36,7 @@ def ask_plugin(environment: Mapping[str, str]) -> dict[str, Any]:
         return json.loads(answer.stdout[answer.stdout.index("{") :])
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise CheckFailed(
-            f"the vLLM plugin cannot be asked ({type(error).__name__}: {error}); run python -m alora.vllm_plugin"
+            f"the vLLM plugin cannot be asked ({type(error).__name__}: {error}); run python -P -m alora.vllm_plugin"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""``python -m alora.vllm_plugin``: would vLLM started from this environment serve aLoRA? Exit code 0 if so.
+"""``python -P -m alora.vllm_plugin``: would vLLM started from this environment serve aLoRA? Exit code 0 if so.
 
 The plugin is loaded by vLLM's own loader, so that whatever keeps it out of a server (``VLLM_PLUGINS``, an installation
 without the entry point, an import that fails) keeps it out here as well.

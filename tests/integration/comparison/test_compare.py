@@ -179,6 +179,34 @@ def test_damaged_records_of_a_comparison_are_refused_by_name(compared, place, tm
     assert str(scores) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda scores: scores["test"].update(label_ids=[1 - one for one in scores["test"]["label_ids"]]), "rows or"),
+        (lambda scores: scores["test"]["ids"].__setitem__(0, scores["test"]["ids"][1]), "other rows or labels of red"),
+        (lambda scores: scores["test"].update({key: scores["test"][key][1:] for key in ("ids", "label_ids", "logits")},
+                                              asked=scores["test"]["asked"] - 1), "other rows or labels of red"),
+        (lambda scores: scores["validation"]["ids"].__setitem__(0, "another"), "other rows or labels of red"),
+        (lambda scores: scores["test"].update(logits=[[*row, 0.0] for row in scores["test"]["logits"]]), "of red"),
+        (lambda scores: scores.update(policy="../x"), "a policy '../x'"),
+        (lambda scores: scores.update(arm="prompt"), "prompt, seed None, rank None"),
+        (lambda scores: scores.update(seed=7), "bag_of_words, seed 7, rank None"),
+        (lambda scores: scores.update(policy="blue"), "blue|twice"),
+    ],
+)  # fmt: skip
+def test_scores_of_other_rows_are_refused(compared, place, tmp_path, capsys, damage, said):
+    """A folder that was put together from two comparisons, or that somebody else began."""
+    run = shutil.copytree(compared[1], tmp_path / "run")
+    scores = next((run / "arms").glob("bag_of_words*")) / "red.json"
+    content = json.loads(scores.read_text())
+    damage(content)
+    scores.write_text(json.dumps(content))
+    assert main(["compare", *overrides(place, run, "compare.arms=[bag_of_words]", "training.max_steps=4")]) == 2
+    found = capsys.readouterr().err
+    assert f"{scores.parent} holds" in found
+    assert re.search(said, found)
+
+
 def test_another_rank_of_the_adapter_is_another_scaling_where_alpha_is_given(place, tmp_path, capsys):
     command = ["compare", *overrides(place, tmp_path / "run", "adapter.alpha=16", "compare.arms=[bag_of_words]")]
     assert main([*command, "adapter.rank=8"]) == 0

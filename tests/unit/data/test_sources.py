@@ -113,8 +113,9 @@ def test_a_hub_data_set_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match="cannot be loaded"):
         read("hub:nobody/none")
-    with pytest.raises(DataError, match="is a path"):
-        read(f"hub:{tmp_path}/none")
+    for path in (f"{tmp_path}/none", "a" * 300, "a/b/c", "../a", "~/a"):
+        with pytest.raises(DataError, match="is a path"):
+            read(f"hub:{path}")
     with pytest.raises(DataError, match="write hub:NAME"):
         read("hub:a:b:c:d")
 

