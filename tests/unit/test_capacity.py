@@ -13,6 +13,7 @@ import pytest
 
 from alora.bench.load import arrivals
 from alora.bench.record import Record, load_record
+from alora.bench.roofline import FORWARD
 from alora.bench.shapes import SHAPES
 from alora.capacity import (
     DEVICES,
@@ -140,6 +141,31 @@ def test_either_system_may_compute_again_what_would_fill_the_memory(policies, ga
         assert (ours.gpus, ours.keeps_kv) == (theirs.gpus, theirs.keeps_kv)
 
 
+def test_the_way_that_meets_the_target_is_taken():
+    """Computed anew, the last turn alone takes longer than is allowed, however few devices that seems to need."""
+    settings = PlanSettings(policies=10, tokens=8000, target_ms=1500)
+    theirs = make_plan(settings, BATTERY, H100, 80e9, 2)[1]
+    assert theirs.keeps_kv
+    assert theirs.gpus
+    assert theirs.turn_s < 1.5 < BATTERY.lora(8000, 10).seconds(H100)
+
+
+def test_a_turn_reads_the_weights_once():
+    slow = replace(H100, bandwidth=1e9)
+    weights = 2 * SHAPES["qwen3_4b"].parameters
+    for plan in make_plan(PlanSettings(policies=1, tokens=100, target_ms=9e4), BATTERY, slow, 80e9, 2):
+        assert plan.turn_s == weights / 1e9
+
+
+def test_attention_behind_a_kept_prefix_is_not_computed_again():
+    """Each token meets itself and those before it; of 1,000 the last 200 are computed."""
+    kept, whole = 800 - 800 % BATTERY.block, 968 + 32
+    met = sum(range(kept + 1, whole + 1))
+    assert BATTERY.lora(968, 1, cached=800).adapted == pytest.approx(
+        (whole - kept) * (BATTERY.linear + BATTERY.adapter) + BATTERY.attention(met, FORWARD), rel=1e-9
+    )
+
+
 def test_the_wait_is_that_of_a_queue():
     """Against a simulation of one server with turns of unequal length."""
     turns, busy = (0.1, 0.2, 0.3), 0.7
@@ -220,6 +246,19 @@ def test_the_command_prints_every_assumption(capsys, tmp_path):
     assert "adapter.targets: x is none of q_proj, " in capsys.readouterr().err
     assert main(["plan", "plan.target_ms=1"]) == 1
     assert "no number of devices meets" in capsys.readouterr().err
+
+
+def test_the_command_compares_whole_conversations_and_counts_a_cpus_bytes(capsys, tmp_path):
+    """A CPU computes in float32 unless told otherwise; the last turn alone is another ratio."""
+    cpu = ["plan", "plan.device=cpu", "plan.shape=27m", "plan.rate=0.1", "plan.target_ms=8000"]
+    cpu += [f"plan.record={RESULTS / 'serving_cpu.json'}", "plan.policies=10", "plan.memory_gb=16"]
+    for dtype, size in (("auto", 4), ("float32", 4), ("bfloat16", 2)):
+        assert main([*cpu, f"base.dtype={dtype}", f"output={tmp_path / dtype}.json"]) == 0
+        ours, theirs = json.loads((tmp_path / f"{dtype}.json").read_text())["plans"]
+        said, ratio = capsys.readouterr().out, theirs["conversation_s"] / ours["conversation_s"]
+        assert f"standard LoRA uses {ratio:.1f} times the device time of aLoRA" in said
+        assert f"{ratio:.1f}" != f"{theirs['turn_s'] / ours['turn_s']:.1f}"
+        assert f"M parameters, {size * SHAPES['27m'].parameters / 2**30:.2f} GiB" in said
 
 
 @pytest.mark.parametrize(

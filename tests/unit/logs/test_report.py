@@ -85,6 +85,7 @@ def test_a_policy_that_never_fires_has_no_sure_example(tmp_path):
     ("histogram", "reading"),
     [
         ([20] * 10, "stable"),
+        ([28, 12] * 5, "some drift"),
         ([190] + [1] * 9 + [1], "DRIFT"),
         ([5] * 10, "fewer than 100 rows to validate on"),
         (None, "no histogram"),

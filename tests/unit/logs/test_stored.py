@@ -107,6 +107,11 @@ def test_a_label_that_contradicts_its_flag_is_refused(tmp_path):
             reader(place, 5)
 
 
+def test_a_probability_at_the_threshold_is_flagged(tmp_path):
+    place = verdicts(tmp_path / "v.parquet", log(tmp_path, ROWS), of=lambda number, policy: 0.5 if number % 2 else 0.4)
+    assert Summary(place, 5).flagged_P.tolist() == [ROWS // 2, ROWS // 2]
+
+
 def test_a_column_that_is_there_twice_is_refused(place):
     table = pyarrow.parquet.read_table(place)
     pyarrow.parquet.write_table(table.append_column("row", table["row"]), place)
