@@ -157,17 +157,27 @@ def class_names(features: Any) -> dict[str, list[str]]:
     return found
 
 
-def with_class_names(row: Any, classes: Mapping[str, Sequence[str]]) -> Any:
-    """A row with names in place of class numbers, which mean nothing without their data set."""
-    if not classes or not isinstance(row, dict):
+def with_class_names(row: Row, classes: Mapping[str, Sequence[str]]) -> Row:
+    """A row with names in place of class numbers, which mean nothing without their data set.
+
+    Raises:
+        DataError: a text is the number of one class and the name of another; datasets goes by the whole column.
+    """
+    if not classes or not isinstance(row.value, dict):
         return row
     named = {}
-    for column in row.keys() & classes:
-        cell = row[column]
+    for column in row.value.keys() & classes:
+        cell, names = row.value[column], classes[column]
         number = int(cell) if isinstance(cell, str) and cell.isdecimal() and len(cell) < 9 else cell
-        if type(number) is int and 0 <= number < len(classes[column]) and cell not in classes[column]:
-            named[column] = classes[column][number]
-    return row | named
+        if type(number) is not int or not 0 <= number < len(names):
+            continue
+        if cell in names and cell != names[number]:
+            raise DataError(
+                f"{row.where}: {column} is {shortened(cell)}, the number of the class {shortened(names[number])} and "
+                "the name of another; rename the classes"
+            )
+        named[column] = names[number]
+    return row._replace(value=row.value | named)
 
 
 def shortened(value: Any) -> str:

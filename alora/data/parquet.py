@@ -27,7 +27,7 @@ def read_parquet(path: Path, name: str) -> Iterator[Row]:
             for value in batch.to_pylist():
                 number += 1
                 cells = {column: without_nulls(cell) for column, cell in value.items()}
-                yield Row(f"{name}:{number}", with_class_names(cells, classes))
+                yield with_class_names(Row(f"{name}:{number}", cells), classes)
     except DataError:
         raise
     # Arrow takes texts that are not UTF-8 and dates beyond Python's; both fail only as they become Python's own.

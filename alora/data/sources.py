@@ -84,7 +84,7 @@ def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
     for address in files[split]:
         file, path = _fetch_hub(address, builder.repo_id, source)
         for row in _read_file(path, file, findings):
-            yield Row(row.where, with_class_names(row.value, classes))
+            yield with_class_names(row, classes)
 
 
 @cache  # one commit, however often its rows are read

@@ -127,6 +127,17 @@ def test_class_numbers_that_the_card_names(cells, hub):
     assert [r.labels["p"] for r in read("hub:me/chats", columns=ColumnSettings(messages="text"))] == ["ok", "violation"]
 
 
+@pytest.mark.parametrize(("names", "cell"), [(["1", "0"], "1"), (["1", "2", "3"], "2")])
+def test_a_class_whose_name_is_the_number_of_another_is_not_guessed(names, cell, hub):
+    """datasets takes a column of numbers alone for numbers, and any other for names."""
+    kinds = [{"name": "label", "dtype": {"class_label": {"names": names}}}, {"name": "text", "dtype": "string"}]
+    lead = {"configs": [{"config_name": "default", "data_files": "r.csv"}], "dataset_info": {"features": kinds}}
+    hub["README.md"] = f"---\n{json.dumps(lead)}\n---\n".encode()
+    hub["r.csv"] = f"text,label\na,{cell}\n".encode()
+    with pytest.raises(DataError, match=rf"r.csv:2: label is '{cell}', the number of the class .* the name of another"):
+        read("hub:me/chats", columns=ColumnSettings(messages="text"))
+
+
 def test_configurations_and_shards_that_the_card_names(hub):
     for name, text in (("en/a.jsonl", "one"), ("en/b.jsonl", "two"), ("de/a.jsonl", "eins")):
         hub[name] = lines(row(text))
