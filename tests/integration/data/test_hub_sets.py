@@ -158,10 +158,11 @@ def test_configurations_and_shards_that_the_card_names(hub):
             lines({"id": "2024-01-01", "text": "2024-01-01", "label": "ok"}, {"id": 2**60 + 1, "text": "b"}),
         ),
         ("train.json", json.dumps([{"text": "a", "label": "ok"}]).encode()),
-        ("train.jsonl.gz", gzip.compress(lines({"text": "a", "label": "ok"}))),
+        ("train.jsonl.gz", gzip.compress(lines({"text": "a", "label": "ok"}), mtime=0)),
         ("train.tsv", b"text\tlabel\na\tok\n"),
         ("train.csv", b"text;label\na;ok\n"),
     ],
+    ids=["csv", "jsonl", "json", "gzip", "tsv", "semicolons"],
 )
 def test_a_file_is_read_as_a_users_own(name, content, hub, tmp_path):
     """The package datasets makes numbers of ids, dates of texts, and nothing of the word None."""
