@@ -107,7 +107,7 @@ def _find_hub(name: str, config: str | None, source: str) -> Any:
     card, usual = builder.config, type(builder.config)()
     odd = {item.name for item in fields(usual) if getattr(usual, item.name) != getattr(card, item.name)}
     if odd := sorted(name for name in odd - _OF_ANY_CONFIG if getattr(card, name) not in SEPARATORS):
-        raise DataError(f"{source}: its card sets {', '.join(odd)}, which no file is read by; mend its README.md")
+        raise DataError(f"{source}: its card sets {', '.join(odd)} for datasets, which alora reads no file by; mend it")
     return builder
 
 

@@ -207,6 +207,14 @@ def test_scores_of_other_rows_are_refused(compared, place, tmp_path, capsys, dam
     assert re.search(said, found)
 
 
+def test_a_policys_scores_are_there_once(compared, place, tmp_path, capsys):
+    run = shutil.copytree(compared[1], tmp_path / "run")
+    home = next((run / "arms").glob("bag_of_words*"))
+    shutil.copy(home / "red.json", home / "also.json")
+    assert main(["compare", *overrides(place, run, "compare.arms=[bag_of_words]", "training.max_steps=4")]) == 2
+    assert f"{home} holds a policy's scores twice; remove that folder" in capsys.readouterr().err
+
+
 def test_another_rank_of_the_adapter_is_another_scaling_where_alpha_is_given(place, tmp_path, capsys):
     command = ["compare", *overrides(place, tmp_path / "run", "adapter.alpha=16", "compare.arms=[bag_of_words]")]
     assert main([*command, "adapter.rank=8"]) == 0

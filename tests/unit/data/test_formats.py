@@ -165,3 +165,32 @@ def test_a_table_of_very_many_columns_is_read(tmp_path):
     path = tmp_path / "wide.csv"
     path.write_text(",".join(map(str, range(300_000))) + "\n")
     assert list(formats.read_text(path, "wide.csv", True, Findings())) == []
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [(0, "no"), (1, "yes"), (-1, -1), (2, 2), (True, True), (1.0, 1.0), (None, None), ([1], [1]),
+     ("0", "no"), ("1", "yes"), ("-1", "-1"), ("2", "2"), ("yes", "yes"), ("9" * 9, "9" * 9)],
+)  # fmt: skip
+def test_a_class_number_becomes_its_name_and_nothing_else_does(cell, found):
+    """-1 is what datasets writes for no class."""
+    row = formats.with_class_names(
+        formats.Row("a:1", {"label": cell, "other": cell}), {"label": ["no", "yes"], "x": []}
+    )
+    assert row == formats.Row("a:1", {"label": found, "other": cell})
+    assert type(row.value["label"]) is type(found)
+
+
+def test_a_row_that_is_no_object_has_no_classes():
+    assert formats.with_class_names(formats.Row("a:1", [1]), {"label": ["no"]}).value == [1]
+
+
+@pytest.mark.parametrize("names", [["1", "0"], ["1", "2"], ["x", "0"]])
+def test_a_text_that_is_one_classes_number_and_anothers_name_is_refused(names):
+    cell = next(name for name in names if name.isdecimal() and int(name) < len(names))
+    with pytest.raises(DataError, match=f"a:1: label is '{cell}', the number of the class"):
+        formats.with_class_names(formats.Row("a:1", {"label": cell}), {"label": names})
+    number = formats.with_class_names(formats.Row("a:1", {"label": int(cell)}), {"label": names})
+    assert number.value["label"] == names[int(cell)]
+    same = formats.with_class_names(formats.Row("a:1", {"label": "1"}), {"label": ["0", "1", "2"]})
+    assert same.value["label"] == "1"

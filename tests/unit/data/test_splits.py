@@ -153,6 +153,11 @@ def test_every_label_has_its_share_held_out_however_rare():
     assert hold_out(rows[::-1], 0.15)[1] == hold_out(rows, 0.15)[1][::-1]  # the order of rows decides nothing
 
 
+@pytest.mark.parametrize(("total", "held"), [(17, 3), (16, 2), (23, 3), (24, 4)])
+def test_the_share_is_rounded_to_the_nearest(total, held):
+    assert len(hold_out([row(f"message {number}", p="ok") for number in range(total)], 0.15)[1]) == held
+
+
 def test_a_label_with_two_rows_is_not_split():
     rows = [row(f"rare {number}", p="violation") for number in range(2)]
     rows += [row(f"common {number}", p="ok") for number in range(20)]

@@ -174,7 +174,8 @@ const document = {{ getElementById: (id) => all[id] ??= {{
 }} }};
 """
     ask = """
-const shown = () => ["share", "precision", "recall"].map((id) => all[id].textContent ?? all[id].value);
+const names = ["share", "precision", "recall", "alarms", "flagged", "cost", "value"];
+const shown = () => names.map((id) => all[id].textContent ?? all[id].value);
 const first = shown();
 all.share.value = "50";
 all.share.on.forEach((on) => on());
@@ -187,8 +188,15 @@ console.log(JSON.stringify([first, shown()]));
     chosen = sum(value >= data["threshold"] for value in data["values"])
     hits, alarms = data["hits"][chosen], data["alarms"][chosen]
     assert data["hits"][-1] == 3
-    assert first == ["0.1", f"{100 * hits / (hits + alarms):.1f} %", f"{100 * hits / 3:.1f} %"]
-    assert asked == ["50", f"{100 * (hits / 3) / (hits / 3 + alarms / 3997):.1f} %", first[2]]
+    recall, false = hits / 3, alarms / 3997
+    rates, at = [f"{100 * recall:.1f} %", f"{100 * false:.1f} %"], f"{data['threshold']:.4f} (the run's choice)"
+    share = 3 / 4000
+    flagged, costs = share * recall + (1 - share) * false, (1 - share) * false + share * (1 - recall)
+    assert first[:5] == ["0.1", f"{100 * hits / (hits + alarms):.1f} %", *rates, f"{1000 * flagged:.1f}"]
+    assert float(first[5]) == pytest.approx(1000 * costs, rel=1e-3)
+    assert first[6] == asked[6] == at
+    assert asked[:5] == ["50", f"{100 * recall / (recall + false):.1f} %", *rates, f"{500 * (recall + false):.1f}"]
+    assert float(asked[5]) == pytest.approx(500 * (false + 1 - recall), rel=1e-3)
 
 
 def test_of_three_labels_the_constant_answer_is_counted_as_the_table_counts():
