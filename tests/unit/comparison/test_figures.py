@@ -107,6 +107,16 @@ def test_seeds_count_by_their_mean_each_at_a_point_of_its_own_validation_rows():
     assert told.spread["accuracy"] == pytest.approx(np.std(right, ddof=1))
 
 
+def test_the_whole_battery_tells_the_mean_of_the_silent_and_the_fewest_runs():
+    scores = [calibrated("judge", "red", 3), calibrated("judge", "red", 4), calibrated("judge", "blue", 3)]
+    few = scores[2].test
+    silent = replace(scores[2], test=replace(few, ids=few.ids[:90], label_ids_N=few.label_ids_N[:90],
+                                             logits_NL=few.logits_NL[:90]))  # fmt: skip
+    found = {method.policy: method for method in compare([*scores[:2], silent], QUIET, main_rank=4).methods}
+    assert [found[policy].unanswered for policy in ("red", "blue", None)] == pytest.approx([0.0, 0.4, 0.2])
+    assert [found[policy].runs for policy in ("red", "blue", None)] == [2, 1, 1]
+
+
 @pytest.mark.parametrize("seeds", [9, 11, 20])
 def test_the_mean_of_perfect_runs_is_perfect(seeds):
     """The sum of nine ninths is more than 1."""

@@ -15,6 +15,7 @@ from alora.evaluation.calibration import (
     choose_threshold,
     costs_of,
     fit_operating_point,
+    fit_rules,
     fit_temperature,
     positive_probability,
     refit_settings,
@@ -32,6 +33,24 @@ def validation(seed: int = 0, size: int = 4000, overconfidence: float = 1.0):
     margin = rng.normal(0, 2, size)
     label_ids = (rng.random(size) >= expit(margin)).astype(np.int64)
     return np.stack([margin / 2, -margin / 2], axis=1) * overconfidence, label_ids
+
+
+def test_each_of_three_labels_has_a_rule_of_its_own_probability():
+    rng = np.random.default_rng(1)
+    label_ids = rng.integers(0, 3, 600)
+    logits = rng.normal(size=(600, 3))
+    logits[np.arange(600), label_ids] += np.array([2.0, 1.0, 0.3])[label_ids]
+    probability_NL = softmax(logits, axis=1)
+    rules = fit_rules(probability_NL, label_ids, ("a", "b", "c"), EvaluationSettings(bootstrap=20))
+
+    def f1(label: int, threshold: float) -> float:
+        fired, own = probability_NL[:, label] >= threshold, label_ids == label
+        return 2 * (fired & own).sum() / (fired.sum() + own.sum())
+
+    for label, name in enumerate("abc"):
+        best = max(f1(label, value) for value in probability_NL[:, label])
+        assert f1(label, rules[name]) == pytest.approx(best)
+    assert fit_rules(probability_NL[:, :2], label_ids % 2, ("a", "b"), EvaluationSettings()) == {}
 
 
 @pytest.mark.parametrize("overconfidence", [0.5, 1.0, 3.0])
