@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,25 @@ MOST_ROWS, LARGEST = 10_000_000, 4 * 2**30  # of a group: rows, and bytes when u
 MOST_VALUES = 2**22  # in a thousand rows
 
 
-def read_parquet(path: Path, name: str) -> Iterator[Row]:
-    """Its rows, as plain data, with ``name`` in ``Row.where``; DataError where it cannot be read."""
+def read_parquet(path: Path, name: str, classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """Its rows, as plain data, with ``name`` in ``Row.where``; DataError where it cannot be read.
+
+    Args:
+        classes: names of class numbers by column, next to those that the file itself holds.
+    """
     try:
-        number, classes = 0, _classes(path)
+        number, own = 0, _classes(path)
+        for column in own.keys() & classes:
+            if own[column] != classes[column]:
+                raise DataError(
+                    f"{name}: it names the classes of {column} {shortened(own[column])}, and the card of its data set "
+                    f"{shortened(classes[column])}; mend one of them"
+                )
         for batch in parquet_batches(path):
             for value in batch.to_pylist():
                 number += 1
                 cells = {column: without_nulls(cell) for column, cell in value.items()}
-                yield with_class_names(Row(f"{name}:{number}", cells), classes)
+                yield with_class_names(Row(f"{name}:{number}", cells), {**classes, **own})
     except DataError:
         raise
     # Arrow takes texts that are not UTF-8 and dates beyond Python's; both fail only as they become Python's own.

@@ -1,7 +1,7 @@
 """Where rows come from: text files, Parquet files, the hub. Each row is plain data, with where it stands."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
@@ -54,17 +54,18 @@ def read_rows(source: str, findings: Findings) -> Iterator[Row]:
         raise DataError(f"{path}: no such file; check the path")
     if not path.is_file():
         raise DataError(f"{path} is a pipe or a device and no file, and rows are read more than once; save them first")
-    return _read_file(path, path.name, findings)
+    return _read_file(path, path.name, {}, findings)
 
 
-def _read_file(path: Path, name: str, findings: Findings) -> Iterator[Row]:
+def _read_file(path: Path, name: str, classes: Mapping[str, Sequence[str]], findings: Findings) -> Iterator[Row]:
     suffix = Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
     if path.suffix.lower() in PARQUET_SUFFIXES:
         from alora.data.parquet import read_parquet  # pyarrow, which clients of a server go without
 
-        return read_parquet(path, name)
+        return read_parquet(path, name, classes)
     if suffix in (*JSON_SUFFIXES, *TABLE_SUFFIXES):
-        return read_text(path, name, suffix in TABLE_SUFFIXES, findings)
+        rows = read_text(path, name, suffix in TABLE_SUFFIXES, findings)
+        return (with_class_names(row, classes) for row in rows)
     known = ", ".join((*JSON_SUFFIXES, *TABLE_SUFFIXES, PARQUET_SUFFIXES[0]))
     raise DataError(f"{path}: the ending {suffix!r} is not known; give {known} (text also with .gz) or hub:NAME")
 
@@ -83,8 +84,7 @@ def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
     classes = class_names(builder.info.features.to_dict() if builder.info.features else {})
     for address in files[split]:
         file, path = _fetch_hub(address, builder.repo_id, source)
-        for row in _read_file(path, file, findings):
-            yield with_class_names(row, classes)
+        yield from _read_file(path, file, classes, findings)
 
 
 @cache  # one commit, however often its rows are read
