@@ -19,7 +19,7 @@ TABLE_SUFFIXES = (".csv", ".tsv")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 # What a card says of any format; the rest is of how datasets would read the files.
 _OF_ANY_CONFIG = {"name", "version", "data_dir", "data_files", "description", "features"}
-_HUB_NAME = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?")
+_HUB_NAME = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}")  # without an owner, datasets takes it for a format or for none
 Source = str | Sequence[str]  # a file or a data set, or several whose rows follow each other
 
 
@@ -92,8 +92,8 @@ def _find_hub(name: str, config: str | None, source: str) -> Any:
     """What ``datasets`` finds of a data set; it reads its card and the names of its files."""
     if not _HUB_NAME.fullmatch(name) or Path(name).exists():
         raise DataError(
-            f"{source}: hub: names a data set of the hub, and {name} is a path; give its files, such as "
-            f"{Path(name) / 'train.jsonl'}. What save_to_disk wrote, to_parquet writes as a file, split by split"
+            f"{source}: hub: names a data set of the hub, as OWNER/NAME, and {name} is none; give a folder's files, such "
+            f"as {Path(name) / 'train.jsonl'}. What save_to_disk wrote, to_parquet writes as a file, split by split"
         )
     try:
         import datasets  # slow to import, and clients of a server go without
@@ -102,8 +102,6 @@ def _find_hub(name: str, config: str | None, source: str) -> Any:
     # Without the cache of datasets, which holds another data set where the hub does not answer or the card says so.
     with _of_the_hub(source), TemporaryDirectory() as nothing:
         builder = datasets.load_dataset_builder(f"hf://datasets/{name}", config, cache_dir=nothing)
-    if builder.repo_id is None:  # the name of a format, which reads the current folder by it
-        raise DataError(f"{source} is a format, and no data set of the hub; write hub:OWNER/NAME")
     card, usual = builder.config, type(builder.config)()
     odd = {item.name for item in fields(usual) if getattr(usual, item.name) != getattr(card, item.name)}
     if odd := sorted(name for name in odd - _OF_ANY_CONFIG if getattr(card, name) not in SEPARATORS):

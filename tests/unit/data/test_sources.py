@@ -95,7 +95,9 @@ def test_a_folder_is_no_data_set_of_the_hub(name, saved, tmp_path, monkeypatch):
     else:
         (tmp_path / name).mkdir()
         jsonl(tmp_path / name, row())
-    with pytest.raises(DataError, match=rf"{name} is a path; give its files, such as \S+.jsonl\. What save_to_disk"):
+    with pytest.raises(
+        DataError, match=rf"{name} is none; give a folder's files, such as \S+.jsonl\. What save_to_disk"
+    ):
         sources.read_rows(f"hub:{name}", Findings()).__next__()
 
 
@@ -105,7 +107,7 @@ def test_the_name_of_a_format_is_no_data_set(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for file in ("train.csv", "train.pkl", "train.json"):
         (tmp_path / file).write_text("prompt,label\nhello,ok\n")
-    with pytest.raises(DataError, match=r"is a format, and no data set of the hub; write hub:OWNER/NAME|deprecated"):
+    with pytest.raises(DataError, match=f"as OWNER/NAME, and {name} is none"):
         next(sources.read_rows(f"hub:{name}", Findings()))
 
 
@@ -114,7 +116,7 @@ def test_a_hub_data_set_that_is_not_there(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="cannot be loaded"):
         read("hub:nobody/none")
     for path in (f"{tmp_path}/none", "a" * 300, "a/b/c", "../a", "~/a"):
-        with pytest.raises(DataError, match="is a path"):
+        with pytest.raises(DataError, match="as OWNER/NAME"):
             read(f"hub:{path}")
     with pytest.raises(DataError, match="write hub:NAME"):
         read("hub:a:b:c:d")
