@@ -93,7 +93,7 @@ def _find_hub(name: str, config: str | None, source: str) -> Any:
     if not _HUB_NAME.fullmatch(name) or Path(name).exists():
         raise DataError(
             f"{source}: hub: names a data set of the hub, as OWNER/NAME, and {name} is none; give a folder's files, "
-            f"such as {Path(name) / 'train.jsonl'}. What save_to_disk wrote, to_parquet writes as a file, split by split"
+            f"such as {Path(name) / 'train.jsonl'}. What save_to_disk wrote, to_parquet writes as files"
         )
     try:
         import datasets  # slow to import, and clients of a server go without
