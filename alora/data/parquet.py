@@ -33,11 +33,12 @@ def read_parquet(path: Path, name: str, classes: Mapping[str, Sequence[str]]) ->
                     f"{name}: it names the classes of {column} {shortened(own[column])}, and the card of its data set "
                     f"{shortened(classes[column])}; mend one of them"
                 )
+        known = {**classes, **own}
         for batch in parquet_batches(path):
             for value in batch.to_pylist():
                 number += 1
                 cells = {column: without_nulls(cell) for column, cell in value.items()}
-                yield with_class_names(Row(f"{name}:{number}", cells), {**classes, **own})
+                yield with_class_names(Row(f"{name}:{number}", cells), known)
     except DataError:
         raise
     # Arrow takes texts that are not UTF-8 and dates beyond Python's; both fail only as they become Python's own.
