@@ -77,7 +77,7 @@ def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
     if len(parts) > 3 or not all(parts):
         raise DataError(f"{source!r}: write hub:NAME, hub:NAME:SPLIT or hub:NAME:CONFIG:SPLIT")
     name, split = parts[0], parts[-1] if len(parts) > 1 else "train"
-    builder = _find_hub(name, parts[1] if len(parts) == 3 else None, source)
+    builder = _find_hub(name, parts[1] if len(parts) == 3 else None)
     files = {str(part): found for part, found in (builder.config.data_files or {}).items()}
     if split not in files:
         raise DataError(f"{source}: there is no split {split!r}; it has {', '.join(files)}")
@@ -87,9 +87,10 @@ def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
         yield from _read_file(path, file, classes, findings)
 
 
-@cache  # one commit, however often its rows are read
-def _find_hub(name: str, config: str | None, source: str) -> Any:
+@cache  # one commit, however often its rows are read, and for each of its splits
+def _find_hub(name: str, config: str | None) -> Any:
     """What ``datasets`` finds of a data set; it reads its card and the names of its files."""
+    source = f"{HUB}{name}" + (f":{config}" if config else "")
     if not _HUB_NAME.fullmatch(name) or Path(name).exists():
         raise DataError(
             f"{source}: hub: names a data set of the hub, as OWNER/NAME, and {name} is none; give a folder's files, "

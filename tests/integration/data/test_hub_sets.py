@@ -113,6 +113,7 @@ def test_splits_and_class_numbers(hub):
     assert len(read("hub:me/chats:default:test", columns=columns)) == 1
     with pytest.raises(DataError, match="no split 'validation'; it has train, test"):
         read("hub:me/chats:validation", columns=columns)
+    assert sources._find_hub.cache_info().misses == 2  # of one commit, whatever the split: without and with `default`
 
 
 @pytest.mark.parametrize("cells", [("0", "1"), ("ok", "violation")])
