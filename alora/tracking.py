@@ -11,6 +11,7 @@ import json
 import math
 import os
 import secrets
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -256,7 +257,8 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
             if settings.mode == "offline":
                 raise
             why = f"wandb cannot be reached ({one_line(error)})"
-            note(f"{why}; recording offline, send it later: (cd / && wandb sync {folder.absolute()}/wandb/offline-*)")
+            where = f"{shlex.quote(str(folder.absolute()))}/wandb/offline-*"
+            note(f"{why}; recording offline, send it later: (cd / && wandb sync {where})")
             wandb.teardown()  # what is left of the first try keeps the run's id
             wandb.init(mode="offline", **options)
 

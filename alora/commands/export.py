@@ -1,5 +1,6 @@
 """``alora export artifact=DIR output=DIR [export.push_to=NAME/REPOSITORY]``: a bundle that PEFT and vLLM load."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -119,10 +120,11 @@ def _certificate(home: Path, subject: Subject, base: str | None) -> Certificate 
     for folder in (subject.folder, home):
         if (folder / IDENTITY).is_file():
             return read_certificate(folder / IDENTITY)
-    given = f" base.source={base}" if base else ""
+    given = [f"base.source={base}"] if base else []
+    settings = shlex.join([f"artifact={subject.folder}", *given, f"output={home / IDENTITY}"])
     raise CheckFailed(
         f"{subject.folder} has no KV identity certificate; make it with "
-        f"`alora validate artifact={subject.folder}{given} output={home / IDENTITY}`, and export when it passes"
+        f"`alora validate {settings}`, and export when it passes"
     )
 
 
@@ -166,4 +168,4 @@ def _show(bundle: Bundle, pushed: str | None) -> None:
         ("golden rows", f"{len(bundle.golden)}, conversations of alora's own" if bundle.golden else "none"),
     ]
     table(("what", "value"), rows + ([("pushed to", pushed)] if pushed else []))
-    say("score a conversation with: alora score artifact=" + str(bundle.folder) + " conversation.json")
+    say("score a conversation with: alora score " + shlex.join([f"artifact={bundle.folder}", "conversation.json"]))

@@ -7,6 +7,7 @@ same command goes on where it stopped and pays for no answer twice.
 
 import hashlib
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -64,7 +65,8 @@ def run(recipe: Recipe) -> int:
             say(f"{finding.severity}  {finding}")
         say(f"\nrows and report: {folder}")
         if not any(finding.severity == ERROR for finding in findings):
-            say(f"train on them: alora train policy.file={recipe.policy.file or '...'} {_as_data(folder)}")
+            policy = shlex.quote(f"policy.file={recipe.policy.file or '...'}")
+            say(f"train on them: alora train {policy} {_as_data(folder)}")
     return int(any(finding.severity == ERROR or recipe.strict for finding in findings))
 
 
@@ -253,7 +255,7 @@ def _claim(folder: Path, policy: Policy) -> None:
 
 
 def _as_data(folder: Path) -> str:
-    return f"data.train={folder}/train.jsonl data.validation={folder}/validation.jsonl"
+    return shlex.join([f"data.train={folder}/train.jsonl", f"data.validation={folder}/validation.jsonl"])
 
 
 def _dimensions(file: Path, held: str | None) -> dict[str, list[str]]:

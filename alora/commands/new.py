@@ -1,6 +1,7 @@
 """``alora new NAME``: a recipe folder that ``alora train`` runs as it is, to be made the user's own."""
 
 import re
+import shlex
 from pathlib import Path
 
 from alora.atomic import workshop
@@ -31,5 +32,5 @@ def run(recipe: Recipe) -> int:
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}; choose another place") from error
     say(f"{folder} holds a recipe, a policy and rows to try it on. Next:\n")
-    say(f"  cd {folder if recipe.output else recipe.name}\n  alora check\n  alora train")
+    say(f"  cd {shlex.quote(str(folder)) if recipe.output else recipe.name}\n  alora check\n  alora train")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -109,9 +110,10 @@ def in_short(reason: str) -> str:
 
 def say_fitted_again(bundle: Bundle, evaluated: OperatingPoint) -> None:
     if (now := bundle.manifest.operating_point) != evaluated:
+        again = shlex.join(["alora", "evaluate", f"artifact={bundle.folder}"])
         say(
             f"{bundle.policy.id}: its bundle was fitted again since, so the figures and the threshold above are not "
-            f"the bundle's: it has {describe_operating_point(now)}; alora evaluate artifact={bundle.folder} measures it"
+            f"the bundle's: it has {describe_operating_point(now)}; {again} measures it"
         )
 
 

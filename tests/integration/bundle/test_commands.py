@@ -296,12 +296,16 @@ def test_evaluate_a_run_takes_its_rows_and_leaves_its_record(run_folder, tmp_pat
 def test_export_makes_the_same_bundle_again(run_folder, tmp_path, capsys):
     before = load_bundle(run_folder / "bundle")
     rows = read_certificate(run_folder / "policies/advice/identity.json")
-    assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'again'}"]) == 0
-    again = load_bundle(tmp_path / "again")
+    assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'a gain'}"]) == 0
+    again = load_bundle(tmp_path / "a gain")
     assert again.weights.digest == before.weights.digest == rows.adapter_digest
     assert again.golden == before.golden
     assert again.manifest.data == before.manifest.data
-    assert str(tmp_path / "again") in capsys.readouterr().out
+    assert f"alora score 'artifact={tmp_path}/a gain' conversation.json" in capsys.readouterr().out  # safe to paste
+    (run_folder / "policies/advice/identity.json").unlink()
+    moved = run_folder.rename(tmp_path / "the run")
+    assert main(["export", f"artifact={moved}"]) == 1
+    assert f"`alora validate 'artifact={moved}/policies/advice/adapter' " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("controls", [(), (ControlRecord("B = 0", True, "here"),)])

@@ -146,21 +146,21 @@ def test_without_login_or_network_it_records_offline_and_says_so_once(key, nobod
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
     notes: list[str] = []
-    with start_tracking(nobody, tmp_path / "run", False, notes.append) as tracking:
+    with start_tracking(nobody, tmp_path / "$(run)", False, notes.append) as tracking:
         tracking.log({"loss": 0.5}, 1)
         assert tracking.active
     assert len(notes) == 1
     assert "recording offline" in notes[0]
-    assert "wandb sync" in notes[0]
-    (folder,) = (tmp_path / "run/tracking/wandb/wandb").glob("offline-run-*")
+    assert f"wandb sync '{tmp_path}/$(run)/tracking/wandb'/wandb/" in notes[0]  # safe to paste
+    (folder,) = (tmp_path / "$(run)/tracking/wandb/wandb").glob("offline-run-*")
     assert [entry["train/loss"] for entry in OfflineRun(folder).history] == [0.5]
 
-    with start_tracking(nobody, tmp_path / "run", True, notes.append) as tracking:
+    with start_tracking(nobody, tmp_path / "$(run)", True, notes.append) as tracking:
         assert not tracking.active  # the run is finished
     nobody.tracking.mode = "offline"
-    with start_tracking(nobody, tmp_path / "run", False, notes.append) as tracking:
+    with start_tracking(nobody, tmp_path / "$(run)", False, notes.append) as tracking:
         assert tracking.active  # started over, under another id
-    (again,) = set((tmp_path / "run/tracking/wandb/wandb").glob("offline-run-*")) - {folder}
+    (again,) = set((tmp_path / "$(run)/tracking/wandb/wandb").glob("offline-run-*")) - {folder}
     assert again.name.rsplit("-", 1)[1] != folder.name.rsplit("-", 1)[1]
     assert len(notes) == 1
 

@@ -20,6 +20,12 @@ def test_a_new_folder_lies_here(tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_commands_that_are_printed_are_safe_to_paste(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    new.run(Recipe(name="mine", output="a $(b)"))
+    assert "  cd 'a $(b)'\n" in capsys.readouterr().out
+
+
 def test_a_folder_that_exists_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
