@@ -166,6 +166,7 @@ class _Surgeon:
         """The pieces around the marks, ``len(names) + 1`` of them."""
         try:
             text = self.render(names, generation)
+            text.encode()  # half a surrogate pair, which a template can write, is no text for a tokenizer
         except Exception as error:  # a template is foreign code: anything can come out of it
             turns = ", ".join(_ROLES[name[0]] for name in names)
             raise RenderError(

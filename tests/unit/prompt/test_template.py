@@ -110,6 +110,7 @@ def test_turns_that_nothing_closes():
         (None, "has no chat template"),
         ("{{ messages[0].nothing.at_all }}", "chat template fails on the turns user, assistant, user"),
         ("{% if %}", "chat template fails"),
+        (LOOP.format(body="{{ '\\ud800' + m.content }}"), "chat template fails on the turns .*surrogates not allowed"),
         (LOOP.format(body="{{ m.role + m.content[:3] }}"), "drops, moves or repeats content"),
         (LOOP.format(body="{{ m.role + m.content + m.content }}"), "drops, moves or repeats content"),
         (LOOP.format(body="{{ m.role + m.content }}") + "{{ messages[-1].content }}", "repeats content on"),
