@@ -29,6 +29,7 @@ _FOREIGN = {
 }
 Stream = io.BufferedReader | gzip.GzipFile
 _BETWEEN = re.compile(r"[\s,]*")
+_CLASS_NUMBER = re.compile(r"\s*(-?[0-9]{1,99})(?:\.0*)?\s*")
 
 
 class Row(NamedTuple):
@@ -158,25 +159,29 @@ def class_names(features: Any) -> dict[str, list[str]]:
 
 
 def with_class_names(row: Row, classes: Mapping[str, Sequence[str]]) -> Row:
-    """A row with names in place of class numbers, which mean nothing without their data set.
+    """A row with names in place of class numbers, which mean nothing without their data set. A number may be a text,
+    and 1 may be 1.0, as tables with gaps write it.
 
     Raises:
-        DataError: a text is the number of one class and the name of another; datasets goes by the whole column.
+        DataError: a cell may be a class's number and another's name; datasets goes by the whole column.
     """
     if not classes or not isinstance(row.value, dict):
         return row
     named = {}
     for column in row.value.keys() & classes:
         cell, names = row.value[column], classes[column]
-        number = int(cell) if isinstance(cell, str) and cell.isdecimal() and len(cell) < 9 else cell
-        if type(number) is not int or not 0 <= number < len(names):
+        written = _CLASS_NUMBER.fullmatch(str(cell)) if isinstance(cell, str | int | float) else None
+        if written is None:
             continue
-        if cell in names and cell != names[number]:
+        number = int(written[1])
+        name = names[number] if 0 <= number < len(names) else None
+        if (name is None or isinstance(cell, str)) and {str(cell).strip(), str(number)} & {*names} - {name}:
             raise DataError(
-                f"{row.where}: {column} is {shortened(cell)}, the number of the class {shortened(names[number])} and "
-                "the name of another; rename the classes"
+                f"{row.where}: {column} is {shortened(cell)}, which may be the number of a class or the name of "
+                "another; rename the classes"
             )
-        named[column] = names[number]
+        if name is not None:
+            named[column] = name
     return row._replace(value=row.value | named)
 
 
