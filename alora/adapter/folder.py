@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import nn
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
@@ -183,13 +183,16 @@ def load_adapter(folder: Path) -> AdapterWeights:
     try:
         require_whole(folder / WEIGHTS_FILE, AdapterError)
         _require_rank(folder / WEIGHTS_FILE)
-        state = load_file(folder / WEIGHTS_FILE)
+        # Read, not mapped: weights in use must not change, or end the process, when someone writes over the file.
+        state = load((folder / WEIGHTS_FILE).read_bytes())
     except FileNotFoundError as error:
         raise AdapterError(
             f"{folder} has no {WEIGHTS_FILE}; alora reads safetensors only, so save it again with PEFT"
         ) from error
     except (SafetensorError, OSError) as error:
         raise AdapterError(f"{folder / WEIGHTS_FILE} is damaged ({error}); copy or export the adapter again") from error
+    except KeyError as error:
+        raise AdapterError(f"{folder / WEIGHTS_FILE} holds the dtype {error}; export the adapter again") from error
     tensors = _pair(state, folder)
     spec = _spec(config, folder)
     endings = tuple(f".{target}" for target in spec.targets)

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from alora.atomic import write_text
@@ -30,6 +30,12 @@ def cache_folder(kind: str) -> Path:
     return folder
 
 
+def states(files: Iterable[Path]) -> list[tuple[str, int, int, int, int]]:
+    """Of each file its path, inode, size and times, which differ once it is written to; OSError where there is none."""
+    found = [(str(file.resolve()), file.stat()) for file in files]
+    return [(name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in found]
+
+
 def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) -> str:
     """What ``compute`` says of ``files``, remembered by each one's path, inode, size and times.
 
@@ -39,9 +45,7 @@ def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) 
     Raises:
         OSError: a file cannot be read.
     """
-    states = [(str(file.resolve()), file.stat()) for file in files]
-    stats = [(name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in states]
-    key = hashlib.sha256(json.dumps(stats).encode("utf-8", "surrogatepass")).hexdigest()
+    key = hashlib.sha256(json.dumps(states(files)).encode("utf-8", "surrogatepass")).hexdigest()
     try:
         file = cache_folder("fingerprints") / f"{key}{suffix}"
     except (OSError, BaseError):

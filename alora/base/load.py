@@ -1,7 +1,7 @@
 """Load a base model: its tokenizer, its weights and their fingerprint."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from alora.base import REMEDY
+from alora.base.cache import states
 from alora.base.config import read_config, require_whole
 from alora.base.describe import load_options, load_tokenizer, unreadable
 from alora.base.fingerprint import Fingerprint
@@ -51,20 +52,24 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     dtype = choose_dtype(settings.dtype, device)
     options = load_options(settings)
     quantized = settings.quantization == NF4
+    random = settings.weights == "random"
     try:
         config = read_config(location, options)
-        if settings.weights == "random":
+        files = {} if random else weight_files(Path(location))
+        before = states(files)
+        if random:
             model = _random_weights(config, dtype, device, quantized)
         else:
-            _require_stored(config, location, settings.trust_remote_code)
+            _require_stored(config, location, files, settings.trust_remote_code)
             model = _stored_weights(location, config, dtype, device, quantized, options)
+        model.eval().requires_grad_(False)
+        fingerprint = fingerprint_base(None if random else Path(location), model, tokenizer, settings.revision)
+        if states(files) != before:
+            raise BaseError(f"base {location} was written to while it was read; start again")
     except AloraError:
         raise
     except Exception as error:
         raise BaseError(unreadable(settings.source, error)) from error
-    model.eval().requires_grad_(False)
-    folder = None if settings.weights == "random" else Path(location)
-    fingerprint = fingerprint_base(folder, model, tokenizer, settings.revision)
     if quantized:
         fingerprint = replace(fingerprint, quantization=NF4, quantization_settings=SETTINGS)
     return LoadedBase(model, tokenizer, fingerprint, str(settings.source))
@@ -96,13 +101,21 @@ def _stored_weights(
     model, info = loaded
     require_whole(info, location)
     if not quantized:
-        return _moved(model, device)
+        return _in_memory(model) if device.type == "cpu" else _moved(model, device)
     keep_gradients(model)
     return model
 
 
 def _moved(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
     return model.to(device=device)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
+
+
+def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
+    """Out of the files that transformers maps: weights in use must not change, or end the process, when someone writes
+    over the files. Tensor by tensor, so nothing is in memory twice."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.data = tensor.data.clone()
+    return model
 
 
 def _numbered(device: torch.device) -> torch.device:
@@ -133,14 +146,13 @@ def _skeleton(config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedMo
         return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
 
-def _require_stored(config: PretrainedConfig, location: str, trust_remote_code: bool) -> None:
+def _require_stored(config: PretrainedConfig, location: str, files: Collection[Path], trust_remote_code: bool) -> None:
     """Refuse a local base whose config describes more parameters than its files have bytes, before room is made for
     them.
 
     Raises:
         BaseError: with both counts.
     """
-    files = weight_files(Path(location))
     if not files:
         return
     stored = sum(file.stat().st_size for file in files)

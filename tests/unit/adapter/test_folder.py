@@ -233,7 +233,7 @@ def rewrite(file: Path, rank: int) -> None:
 
 def test_a_rank_above_both_widths_of_a_layer_is_refused_before_a_value_is_read(folder, monkeypatch):
     """Such an adapter has no use, and costs its rank for every policy next to it."""
-    monkeypatch.setattr(alora.adapter.folder, "load_file", None)
+    monkeypatch.setattr(alora.adapter.folder, "load", None)
     rewrite(folder / "adapter_model.safetensors", 33)
     _edit(folder, r=33)
     with pytest.raises(
@@ -247,8 +247,30 @@ def test_the_largest_rank_is_that_of_the_wider_side(tmp_path):
     assert load_adapter(tmp_path / "adapter").spec.rank == 32
 
 
+def test_weights_in_use_are_not_those_of_a_file_that_is_written_over(folder):
+    """A map of the file would change with it, and end the process where it is cut short."""
+    weights, file = load_adapter(folder), folder / "adapter_model.safetensors"
+    before = weights.digest
+    content = bytearray(file.read_bytes())
+    content[-64:] = b"<" * 64
+    file.write_bytes(content)
+    assert load_adapter(folder).digest != before
+    assert replace(weights).digest == before
+    file.write_bytes(b"")
+    assert replace(weights).digest == before
+
+
+def test_a_dtype_that_safetensors_alone_knows_is_refused(folder):
+    file = folder / "adapter_model.safetensors"
+    save_file(
+        {name: torch.ones(tensor.shape).to(torch.float8_e8m0fnu) for name, tensor in load_file(file).items()}, file
+    )
+    with pytest.raises(AdapterError, match=r"adapter_model.safetensors holds the dtype 'F8_E8M0'"):
+        load_adapter(folder)
+
+
 def test_weights_that_are_a_hole_are_refused_before_they_are_read(folder, monkeypatch):
-    monkeypatch.setattr(alora.adapter.folder, "load_file", None)
+    monkeypatch.setattr(alora.adapter.folder, "load", None)
     file = folder / "adapter_model.safetensors"
     rewrite(file, 100_000)
     with pytest.raises(AdapterError, match=r"adapter_model.safetensors is mostly holes: \d+ bytes, of which the disk"):

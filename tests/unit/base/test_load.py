@@ -1,11 +1,13 @@
 """A base as it is loaded: frozen, in eval mode, refused by name, and with weights of its own where they are drawn."""
 
 import json
+import os
 
 import pytest
 from safetensors.torch import load_file
 
-from alora.base.load import load_base, load_skeleton
+import alora.base.load
+from alora.base.load import _stored_weights, load_base, load_skeleton
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from tests.toy_models import toy_model
@@ -31,6 +33,28 @@ def test_drawn_weights_are_the_same_each_time_and_not_the_stored_ones(folder):
     for base in (stored, drawn):
         assert not any(module.training for module in base.model.modules())
         assert not any(parameter.requires_grad for parameter in base.model.parameters())
+
+
+def test_weights_in_use_are_not_those_of_a_file_that_is_written_over(folder):
+    """A map of the file would change with it, and end the process where it is cut short."""
+    base = load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)
+    before = {name: tensor.clone() for name, tensor in base.model.state_dict().items()}
+    with (folder / "model.safetensors").open("r+b") as stream:
+        stream.seek(-(2**14), os.SEEK_END)
+        stream.write(b"<" * 2**14)
+    assert all(tensor.equal(before[name]) for name, tensor in base.model.state_dict().items())
+    (folder / "model.safetensors").write_bytes(b"")
+    assert all(tensor.equal(before[name]) for name, tensor in base.model.state_dict().items())
+
+
+def test_a_base_that_is_written_to_while_it_is_read_is_refused(folder, monkeypatch):
+    def read(*given):
+        os.utime(folder / "model.safetensors")
+        return _stored_weights(*given)
+
+    monkeypatch.setattr(alora.base.load, "_stored_weights", read)
+    with pytest.raises(BaseError, match=r"base .* was written to while it was read; start again"):
+        load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)
 
 
 def test_a_base_that_alora_refuses_is_not_loaded(folder):
