@@ -39,6 +39,7 @@ def states(files: Iterable[Path]) -> list[tuple[str, int, int, int, int]]:
 def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) -> str:
     """What ``compute`` says of ``files``, remembered by each one's path, inode, size and times.
 
+    ``compute`` opens them itself: what was opened before may be of other files than those that are looked at here.
     The time of the last change counts too, since ``cp -p`` and archives set the time of the last write. A cache that
     cannot be written costs only time.
 

@@ -84,9 +84,14 @@ def _hub_folder(name: str, revision: str | None) -> Path | None:
 def _stored_weights(files: Mapping[Path, Collection[str]]) -> str:
     """Digest of the tensors in ``files``, remembered in the user's cache by each file's path, size and time."""
     with ExitStack() as stack:
-        tensors = _opened(files, stack)
-        stored = ((name, _tensor(tensors[name], name)) for name in sorted(tensors))
-        return remember_of([*files], ".txt", lambda: _tensors_digest(stored))
+        _opened(files, stack)
+
+    def compute() -> str:
+        with ExitStack() as stack:
+            tensors = _opened(files, stack)
+            return _tensors_digest((name, _tensor(tensors[name], name)) for name in sorted(tensors))
+
+    return remember_of([*files], ".txt", compute)
 
 
 def _tensor(opened: Any, name: str) -> torch.Tensor:

@@ -11,7 +11,7 @@ from alora.base.quantize import quantize_in_place
 
 @dataclass(frozen=True)
 class BaseShape:
-    """A model's sizes. ``width`` is of one attention head; the embedding is tied to the head."""
+    """A model's sizes. ``width`` is of one attention head; an embedding that is ``tied`` is the head, too."""
 
     vocab: int
     hidden: int
@@ -21,6 +21,7 @@ class BaseShape:
     kv_heads: int
     width: int
     family: str = "qwen3"  # or llama, which has no norm on queries and keys
+    tied: bool = True
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
@@ -34,7 +35,9 @@ class BaseShape:
 
     @property
     def parameters(self) -> int:
-        return self.layers * sum(i * o for i, o in self.linears.values()) + self.vocab * self.hidden
+        """Without norms and biases, a ten-thousandth of them."""
+        tables = self.vocab * self.hidden * (1 if self.tied else 2)
+        return self.layers * sum(i * o for i, o in self.linears.values()) + tables
 
     def kv_bytes(self, itemsize: int) -> int:
         """Bytes of one token's keys and values in all layers."""
@@ -62,7 +65,7 @@ def random_base(
     sizes: dict[str, Any] = {
         "vocab_size": shape.vocab, "hidden_size": shape.hidden, "intermediate_size": shape.intermediate,
         "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.width, "max_position_embeddings": 40_960, "tie_word_embeddings": True,
+        "head_dim": shape.width, "max_position_embeddings": 40_960, "tie_word_embeddings": shape.tied,
         "attn_implementation": "sdpa", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     with device:  # drawn where it will live: billions of draws take minutes on a CPU
@@ -79,7 +82,7 @@ def shape_of(config: Any) -> BaseShape:
     return BaseShape(
         vocab=config.vocab_size, hidden=config.hidden_size, intermediate=config.intermediate_size,
         layers=config.num_hidden_layers, heads=config.num_attention_heads, kv_heads=config.num_key_value_heads,
-        width=width, family=config.model_type,
+        width=width, family=config.model_type, tied=bool(config.tie_word_embeddings),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from alora import capacity
 from alora.base.config import read_config
+from alora.base.load import load_skeleton
 from alora.base.location import base_location
 from alora.bench.record import load_record
 from alora.bench.shapes import SHAPES, BaseShape, shape_of
@@ -14,6 +15,7 @@ from alora.config.schema import ALL_LINEAR, BaseSettings, Recipe
 from alora.errors import BaseError, ConfigError, first_line
 from alora.notes import note
 
+_OTHER = 0.05  # share of the parameters that the layers' sizes may leave out: norms, biases, a tower for images
 _ITEM_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
@@ -56,11 +58,19 @@ def _shape(base: BaseSettings, shape: str) -> tuple[str, BaseShape]:
     try:
         options = {"revision": base.revision, "trust_remote_code": base.trust_remote_code}
         config = read_config(base_location(base), options)
-        return base.source, shape_of(config.get_text_config())
+        found = shape_of(config.get_text_config())
     except Exception as error:  # transformers checks a config by errors of its own
         raise BaseError(
             f"{base.source}: its config cannot be read ({first_line(error)}); give base.source=FOLDER, or plan.shape="
         ) from error
+    stored = sum(parameter.numel() for parameter in load_skeleton(base).parameters())
+    if abs(stored - found.parameters) > _OTHER * stored:
+        raise BaseError(
+            f"{base.source} has {stored / 1e6:.0f} M parameters, and layers as alora plan counts them (queries, keys, "
+            f"values, output, and one gated MLP) have {found.parameters / 1e6:.0f} M: a mixture of experts, or of "
+            "another build, has no plan yet; give a dense base of its size"
+        )
+    return base.source, found
 
 
 def _machine(recipe: Recipe) -> tuple[capacity.Rates, float, str]:

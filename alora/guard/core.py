@@ -203,7 +203,7 @@ class GuardCore:
         async for reading in self._read(prefixes if asked else (), asked, request):
             shadow = _verdict(asked[reading.index], reading, request)
             before = live[shadow.policy]
-            if shadow.status == "ok" and shadow.flagged != before.flagged:
+            if shadow.status == "ok" and shadow.label != before.label:
                 metrics.SHADOW.labels(shadow.policy, before.label, shadow.label).inc()
 
     def psi(self, item: Served) -> float | None:

@@ -286,7 +286,7 @@ def bounded_memory() -> Iterator[None]:
 def test_a_base_by_its_config_alone(tmp_path, capsys, monkeypatch):
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
              "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 512}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", **sizes}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "tie_word_embeddings": True, **sizes}))
     assert main(["plan", f"base.source={tmp_path}", "json=true"]) == 0
     parameters = SHAPES["mini"].parameters
     assert f"{parameters / 1e6:.0f} M parameters" in json.loads(capsys.readouterr().out)["facts"]["base"]
@@ -298,6 +298,24 @@ def test_a_base_by_its_config_alone(tmp_path, capsys, monkeypatch):
         (tmp_path / "config.json").write_text(content)
         assert main(["plan", f"base.source={tmp_path}"]) == 2, content
         assert "its config cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_all_of_a_bases_parameters_are_counted(tied, tmp_path, capsys):
+    """Qwen3-8B: 8.19 billion, of which 0.62 are a head of its own."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36, "num_attention_heads": 32,
+             "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": tied}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", **sizes}))
+    assert main(["plan", f"base.source={tmp_path}", "plan.device=h100", "json=true"]) == 0
+    said = json.loads(capsys.readouterr().out)["facts"]["base"]
+    assert ("7568 M parameters" if tied else "8190 M parameters, 15.26 GiB") in said
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "mixtral", "lfm2"])
+def test_a_base_that_the_plan_has_no_count_for_is_refused(kind, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    assert main(["plan", f"base.source={tmp_path}", "plan.device=h100"]) == 2
+    assert "a mixture of experts, or of another build, has no plan yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

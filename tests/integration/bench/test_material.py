@@ -63,6 +63,14 @@ def test_a_llama_shape_has_no_norms_on_queries():
     assert SHAPES["smollm2"].family == "llama"
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_shape_counts_the_parameters_of_its_model(tied):
+    shape = replace(SHAPES["mini"], tied=tied, vocab=9999)
+    model = random_base(shape, CPU, torch.float32, 0)
+    assert shape_of(model.config) == shape
+    assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(shape.parameters, rel=1e-3)
+
+
 def test_a_target_that_the_base_does_not_have_is_refused():
     with pytest.raises(ConfigError, match=r"bench.targets: self_attn.q_proj is none of q_proj"):
         adapter_spec(BenchSettings(targets=["self_attn.q_proj", "o_proj"]), SHAPES["toy"])

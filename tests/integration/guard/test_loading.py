@@ -25,7 +25,7 @@ from alora.guard import loading, metrics, packed
 from alora.guard.core import GuardCore
 from alora.guard.loading import Loader
 from alora.guard.packed import PackedReader
-from alora.guard.reader import Served
+from alora.guard.reader import Reading, Served
 from alora.guard.serving_set import FILE, ServingSet
 from alora.guard.standalone import make_app
 from alora.prefix.scorer import Scorer
@@ -416,6 +416,30 @@ def test_a_shadow_blocks_nothing_and_its_disagreements_are_counted(base, root):
             client.get("/v1/guard/health")
     above = [probability(base, bundle) >= bundle.calibration.threshold for bundle in (live, shadow)]
     assert disagreements() - before == (above[0] != above[1])
+
+
+def test_two_labels_that_block_nothing_disagree_too(base, root):
+    bundle = load_bundle(root / "advice")
+    policy = replace(bundle.policy, labels=("bad", "fair", "good"), answers=("A", "B", "C"))
+    served = [replace(Served.of(bundle, stage), policy=policy) for stage in ("live", "shadow")]
+    answers = {"live": (0.0, 9.0, 0.0), "shadow": (0.0, 0.0, 9.0)}
+
+    class Reader:
+        async def read(self, prefix, asked, request):
+            for index, item in enumerate(asked):
+                yield Reading(index, answers[item.stage])
+
+        def require_running(self):
+            pass
+
+        def trouble(self):
+            return None
+
+    with TestClient(make_app(GuardCore(served, bundle.renderer(base), Reader()))) as client:
+        (verdict,) = client.post("/v1/guard", json={"messages": MESSAGES}).json()["verdicts"]
+        assert (verdict["label"], verdict["flagged"]) == ("fair", False)
+        client.get("/v1/guard/health")
+    assert metrics.SHADOW.labels(policy.id, "fair", "good")._value.get() == 1
 
 
 def test_replaced_under_load_every_verdict_is_of_the_weights_that_it_names(base, root):
