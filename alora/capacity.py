@@ -216,11 +216,17 @@ def _planned(
 
 def _enough(least: int, settings: PlanSettings, turns: Sequence[float]) -> tuple[int, float]:
     """The fewest devices, from ``least`` on, whose p95 of the last turn meets the target, which one turn alone does."""
-    gpus, step = least, 1
-    while (p95 := wait_p95(settings.rate / gpus, turns) + turns[-1]) > settings.target_ms / 1000:
-        gpus += step
-        step = max(1, gpus // 20)
-    return gpus, p95
+
+    def p95(gpus: int) -> float:
+        return wait_p95(settings.rate / gpus, turns) + turns[-1]
+
+    too_few, gpus = least - 1, least
+    while p95(gpus) > settings.target_ms / 1000:
+        too_few, gpus = gpus, 2 * gpus
+    while gpus - too_few > 1:
+        middle = (too_few + gpus) // 2
+        too_few, gpus = (too_few, middle) if p95(middle) <= settings.target_ms / 1000 else (middle, gpus)
+    return gpus, p95(gpus)
 
 
 def wait_p95(rate: float, turns: Sequence[float]) -> float:

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from alora.adapter.folder import AdapterSpec
 from alora.bundle.manifest import Manifest
 from alora.evaluation.doubts import doubts
+from alora.evaluation.html import in_markdown
 from alora.evaluation.tables import describe_operating_point, figure_rows
 
 _HUB_METRICS = {"accuracy": "accuracy", "f1": "f1", "precision": "precision", "recall": "recall", "auroc": "roc_auc"}
@@ -28,7 +29,7 @@ def model_card(manifest: Manifest, spec: AdapterSpec, without_controls: bool = F
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters |= {"inline": _inline, "code": _code, "json": json.dumps}
+    templates.filters |= {"inline": in_markdown, "code": _code, "json": json.dumps}
     shape = {"rank": str(spec.rank), "alpha": f"{spec.alpha:g}", "targets": ", ".join(spec.targets)}
     columns = [figure_rows(evaluation.metrics) for evaluation in manifest.evaluations]
     return templates.get_template("card.md.j2").render(
@@ -57,14 +58,8 @@ def _hub_result(manifest: Manifest) -> dict[str, Any] | None:
     }
 
 
-def _inline(text: str) -> str:
-    """User text on one line, with what Markdown and HTML would act on disarmed."""
-    text = " ".join(text.split())
-    return re.sub(r"([\\`*_\[\]<>|#!~])", r"\\\1", text)
-
-
 def _code(text: str) -> str:
     """User text as a code span; the JSON form where a code span could not hold it."""
-    if re.search(r"[`|\s]", text) or not text:
+    if re.search(r"[`|\s]", text) or not text.isprintable() or not text:
         return "`" + json.dumps(text).replace("`", "\\u0060").replace("|", "\\u007c") + "`"
     return f"`{text}`"

@@ -128,6 +128,15 @@ def test_devices_follow_load_memory_and_target():
     assert [plan.gpus for plan in make_plan(long, BATTERY, H100, 48e9, 2)] != [None, None]
 
 
+@pytest.mark.parametrize("target_ms", [300, 500, 900])
+def test_devices_are_the_fewest_that_meet_the_target(target_ms):
+    settings = PlanSettings(rate=1000, policies=20, tokens=6000, turns=1, gap_s=0, target_ms=target_ms)
+    plan = make_plan(settings, BATTERY, H100, 80e9, 2)[0]
+    least = math.ceil(1000 * plan.turn_s / 0.8)
+    meet = (n for n in range(least, 9999) if wait_p95(1000 / n, [plan.turn_s]) + plan.turn_s <= target_ms / 1000)
+    assert plan.gpus == next(meet, None)
+
+
 @pytest.mark.parametrize("policies", [1, 10, 100])
 @pytest.mark.parametrize("gap_s", [30.0, 300.0, 3600.0])
 def test_either_system_may_compute_again_what_would_fill_the_memory(policies, gap_s):

@@ -339,7 +339,7 @@ def test_the_card_says_what_matters(contents, tmp_path):
     assert set(measured) == set(known["metrics"])
     for part in (
         "WORDS_BEAT_ADAPTER",
-        "| learning_rate | `0.002` |",
+        "| `learning_rate` | `0.002` |",
         f"Macro F1 {tested.macro_f1:.3f}",
         'with alora.load("THIS_FOLDER") as guard:',
         "alora serve artifact=THIS_FOLDER",

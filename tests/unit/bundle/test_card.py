@@ -1,5 +1,6 @@
 """Which figures a card gives to the hub."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,8 @@ import yaml
 from alora.adapter.folder import AdapterSpec
 from alora.base.fingerprint import Fingerprint
 from alora.bundle.card import model_card
-from alora.bundle.manifest import MoveRecord
+from alora.bundle.manifest import CardRecord, CertificateRecord, MoveRecord
+from alora.config.schema import PromptSettings
 from alora.verdict import OperatingPoint
 from tests.unit.bundle.cases import BASE, evaluation, manifest
 
@@ -46,3 +48,22 @@ def test_only_a_fitted_point_makes_calibrated_probabilities():
     fitted = "Probabilities are calibrated on the validation rows' share of positives.\n"
     assert model_card(manifest(operating_point=OperatingPoint(target="f1", rows=40)), SPEC).endswith(fitted)
     assert model_card(manifest(), SPEC).endswith(" Probabilities are not calibrated.\n")
+
+
+def test_no_text_of_a_received_bundle_is_markup():
+    hostile = "<b>[x](y)\x1b[31m|\n# z"
+    given = manifest(
+        prompt=PromptSettings(layout=hostile, truncation=hostile),
+        base=replace(BASE, revision=hostile, fingerprint=Fingerprint(hostile, hostile, hostile)),
+        evaluations=(replace(evaluation(hostile), method=hostile),),
+        operating_point=OperatingPoint(dtype="bfloat16", engine=hostile),
+        moved=replace(MOVED, quantization=hostile),
+        certificate=CertificateRecord("0", True, hostile, (hostile,)),
+        card=CardRecord(hostile, (hostile,), {hostile: hostile}),
+        data={hostile: {hostile: 3}},
+    )
+    page = model_card(given, SPEC)
+    assert page.count("z") > 20
+    body = re.sub(r"`[^`\n]*`", "", page.split("---\n", 2)[2])
+    assert not re.search(r"<b>|(?<!\\)\[x|\x1b|^# z|(?<!\\)\|(?! |$)", body, re.MULTILINE)
+    assert "\x1b" not in page
