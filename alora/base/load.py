@@ -100,8 +100,10 @@ def _stored_weights(
         )
     model, info = loaded
     require_whole(info, location)
+    if device.type == "cpu":
+        _in_memory(model)
     if not quantized:
-        return _in_memory(model) if device.type == "cpu" else _moved(model, device)
+        return _moved(model, device)
     keep_gradients(model)
     return model
 
@@ -110,12 +112,12 @@ def _moved(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
     return model.to(device=device)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
 
 
-def _in_memory(model: PreTrainedModel) -> PreTrainedModel:
+def _in_memory(model: PreTrainedModel) -> None:
     """Out of the files that transformers maps: weights in use must not change, or end the process, when someone writes
-    over the files. Tensor by tensor, so nothing is in memory twice."""
+    over the files. Tensor by tensor, so nothing is in memory twice. Packed weights are no file's."""
     for tensor in [*model.parameters(), *model.buffers()]:
-        tensor.data = tensor.data.clone()
-    return model
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.clone()
 
 
 def _numbered(device: torch.device) -> torch.device:
