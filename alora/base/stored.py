@@ -84,7 +84,7 @@ def _hub_folder(name: str, revision: str | None) -> Path | None:
 def _stored_weights(files: Mapping[Path, Collection[str]]) -> str:
     """Digest of the tensors in ``files``, remembered in the user's cache by each file's path, size and time."""
     with ExitStack() as stack:
-        _opened(files, stack)
+        _opened(files, stack)  # what is wrong with them is said, whatever is remembered
 
     def compute() -> str:
         with ExitStack() as stack:

@@ -175,7 +175,8 @@ def with_class_names(row: Row, classes: Mapping[str, Sequence[str]]) -> Row:
             continue
         number = int(written[1])
         name = names[number] if 0 <= number < len(names) else None
-        if (name is None or isinstance(cell, str)) and {str(cell).strip(), str(number)} & {*names} - {name}:
+        others = {str(cell).strip(), str(number)} - {name} if name is None or isinstance(cell, str) else ()
+        if any(other in names for other in others):
             raise DataError(
                 f"{row.where}: {column} is {shortened(cell)}, which may be the number of a class or the name of "
                 "another; rename the classes"
