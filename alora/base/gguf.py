@@ -30,16 +30,18 @@ def converted(file: Path, progress: bool = True, digest: str | None = None) -> P
         digest: sha256 of the file, if the caller knows it.
 
     Raises:
-        BaseError: the file is not a GGUF that transformers can read, or the cache cannot be written.
+        BaseError: the file is not a GGUF that transformers can read, was written to meanwhile, or the cache cannot be
+            written.
     """
-    folder = converted_folder(digest or file_digest(file))
+    digest = digest or file_digest(file)
+    folder = converted_folder(digest)
     if folder.is_dir():
         return folder
     with _writable(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.parent / f".{folder.name}.lock"):
             if not folder.is_dir():
-                _convert(file, folder, progress)
+                _convert(file, folder, progress, digest)
     return folder
 
 
@@ -72,7 +74,7 @@ def working_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _convert(file: Path, folder: Path, progress: bool) -> None:
+def _convert(file: Path, folder: Path, progress: bool, digest: str) -> None:
     with working_folder(folder.parent / f".{folder.name}") as staged:
         base = staged / "base"
         try:
@@ -93,6 +95,8 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
                 f"{file} cannot be read as a GGUF base: {first_line(error)}; check that the file is whole, and of a "
                 "family whose GGUF files transformers reads"
             ) from error
+        if sha256_of(file) != digest:  # another file's weights would keep this one's name for good
+            raise BaseError(f"{file} was written to or replaced while it was converted; start again")
         for path in (*base.iterdir(), base):
             flush(path)
         base.replace(folder)

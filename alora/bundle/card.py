@@ -29,7 +29,7 @@ def model_card(manifest: Manifest, spec: AdapterSpec, without_controls: bool = F
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters |= {"inline": in_markdown, "code": _code, "json": json.dumps}
+    templates.filters |= {"inline": in_markdown, "line": _line, "code": _code, "json": json.dumps}
     shape = {"rank": str(spec.rank), "alpha": f"{spec.alpha:g}", "targets": ", ".join(spec.targets)}
     columns = [figure_rows(evaluation.metrics) for evaluation in manifest.evaluations]
     return templates.get_template("card.md.j2").render(
@@ -56,6 +56,11 @@ def _hub_result(manifest: Manifest) -> dict[str, Any] | None:
         "dataset": {"type": "private", "name": f"{first.split} rows", "split": first.split},
         "metrics": [{"type": name, "value": round(value, 4)} for name, value in values.items() if value is not None],
     }
+
+
+def _line(text: str) -> str:
+    """User text as a line of its own, where a list, a rule or the mark of a heading could begin."""
+    return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", in_markdown(text))
 
 
 def _code(text: str) -> str:

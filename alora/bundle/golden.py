@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from alora.prefix.scorer import Scorer
     from alora.prompt.render import Renderer
 
-MOST_ROWS = 100  # each is rendered whenever the bundle is opened
-MOST_TOKENS = 4096  # of a prefix; the longest probe has 878 bytes
+MOST_ROWS = 100  # each is rendered whenever the bundle is opened, and by a guard while it serves
+MOST_BYTES = 4096  # of a conversation's texts, as JSON; the longest probe has 1,015
 # Of a log-probability over the labels; relative above 1. float32: sums in another order, over a model's depth.
 # bfloat16: a logit between 16 and 32 has steps of 0.125, and two of them make a difference.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05, "float64": 1e-3}
@@ -108,7 +108,8 @@ def read_golden(file: Path) -> tuple[GoldenRow, ...]:
     """Read ``golden.jsonl``.
 
     Raises:
-        BundleError: it cannot be read, a line is not a golden row, or there are more than alora writes.
+        BundleError: it cannot be read, a line is not a golden row, there are more than alora writes, or one is longer
+            than any that it writes, and could take any time.
     """
     try:
         lines = read_whole(file).splitlines()
@@ -121,9 +122,15 @@ def read_golden(file: Path) -> tuple[GoldenRow, ...]:
         try:
             content = json.loads(line)
             conversation = {name: content.pop(name) for name in ("id", "messages")}
+            size = len(json.dumps(conversation))
             rows.append(typed(GoldenRow, {"conversation": conversation, **content}))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BundleError(
                 f"{file}:{number}: not a golden row ({type(error).__name__}: {error}); export the bundle again"
             ) from error
+        if size > MOST_BYTES:
+            raise BundleError(
+                f"{file}:{number}: a golden row of {size:,} bytes, and alora's own have {MOST_BYTES:,} at most: it was "
+                "changed; copy the original back"
+            )
     return tuple(rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 from alora.adapter.folder import AdapterWeights, load_adapter
 from alora.base.load import LoadedBase
 from alora.bundle.battery import battery_folders, require_one_base
-from alora.bundle.golden import MOST_TOKENS, disagreement, largest_difference, tolerance
+from alora.bundle.golden import disagreement, largest_difference, tolerance
 from alora.bundle.light import LightBundle, read_bundle
 from alora.errors import BundleError, CheckFailed
 from alora.notes import note
@@ -23,21 +23,9 @@ class Bundle(LightBundle):
     weights: AdapterWeights
 
     def golden_questions(self, base: LoadedBase, rows: int | None = None, adapter: int = 0) -> list[Question]:
-        """What its first golden rows ask adapter number ``adapter`` of a scorer.
-
-        Raises:
-            BundleError: one is longer than any of alora's own, and could take any time.
-        """
+        """What its first golden rows ask adapter number ``adapter`` of a scorer."""
         renderer = self.renderer(base)
-        questions = [
-            Question(renderer.prefix(row.conversation), [self.suffix], [adapter]) for row in self.golden[:rows]
-        ]
-        if (longest := max((len(question.prefix.token_ids) for question in questions), default=0)) > MOST_TOKENS:
-            raise BundleError(
-                f"{self.folder}: a golden row has {longest:,} tokens, and alora's own at most {MOST_TOKENS:,}: it was "
-                "changed; copy the original back"
-            )
-        return questions
+        return [Question(renderer.prefix(row.conversation), [self.suffix], [adapter]) for row in self.golden[:rows]]
 
     def check_golden(self, base: LoadedBase, tolerance: float) -> float:
         """Score the golden rows on ``base`` and return the largest difference (absolute; relative above 1).
@@ -68,7 +56,7 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
         rows: golden rows of each bundle that are asked; None: all of them.
 
     Raises:
-        BundleError: see :meth:`Bundle.check_base` and :meth:`Bundle.golden_questions`.
+        BundleError: see :meth:`Bundle.check_base`.
         CheckFailed: answers differ by more than the two dtypes explain; every such bundle is named.
     """
     for bundle in bundles:

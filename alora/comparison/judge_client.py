@@ -25,6 +25,7 @@ from alora.policy import Policy
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
 MOST_TOKENS = 1e12  # of one answer; a larger number is ignored
+_MOST_COUNTED = 1e18  # over a run; what a file of answers says is checked, too
 MOST_WORDS = 10_000  # characters of a refusal that are read
 _OPTIONAL = ("temperature", "max_tokens", "response_format")  # some models refuse them by name
 _NOT_TAKEN = (
@@ -60,8 +61,8 @@ class JudgeUsage:
     output_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if min(astuple(self)) < 0:
-            raise ValueError(f"a count is negative: {self}")
+        if not (min(counts := astuple(self)) >= 0 and max(counts) <= _MOST_COUNTED):
+            raise ValueError(f"a count is negative, or no endpoint's: {self}")
 
     def __add__(self, other: Self) -> Self:
         return type(self)(*map(operator.add, astuple(self), astuple(other)))

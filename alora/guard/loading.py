@@ -224,11 +224,7 @@ class Loader:
         """Ask the engine for the golden rows, ``rows`` of each at most, as it serves them: one reading a conversation.
         CheckFailed names every policy that answers otherwise."""
         answers: list[dict[int, Reading]] = [{} for _ in asked]
-        together = defaultdict[Prefix, list[tuple[int, int]]](list)
-        for policy, (_, bundle) in enumerate(asked):
-            renderer = bundle.renderer(self._base)
-            for number, row in enumerate(bundle.golden[:rows]):
-                together[renderer.prefix(row.conversation)].append((policy, number))
+        together = await asyncio.to_thread(self._together, [bundle for _, bundle in asked], rows)
         for prefix, of_prefix in together.items():
             async for reading in self._reader.read(prefix, [asked[policy][0] for policy, _ in of_prefix], _OURS):
                 policy, number = of_prefix[reading.index]
@@ -236,6 +232,15 @@ class Loader:
         wrong = [self._fault(*pair, rows, given) for pair, given in zip(asked, answers, strict=True)]
         if any(wrong):
             raise CheckFailed("; ".join(filter(None, wrong)))
+
+    def _together(self, bundles: Sequence[LightBundle], rows: int | None) -> dict[Prefix, list[tuple[int, int]]]:
+        """Golden rows as (bundle, row), by the prefix that they share."""
+        together = defaultdict[Prefix, list[tuple[int, int]]](list)
+        for policy, bundle in enumerate(bundles):
+            renderer = bundle.renderer(self._base)
+            for number, row in enumerate(bundle.golden[:rows]):
+                together[renderer.prefix(row.conversation)].append((policy, number))
+        return together
 
     def _fault(self, served: Served, bundle: LightBundle, rows: int | None, given: dict[int, Reading]) -> str | None:
         """What is wrong with a policy's answers to its golden rows."""

@@ -15,6 +15,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from alora.bundle.golden import write_golden
+from alora.bundle.light import LightBundle
 from alora.bundle.manifest import file_record
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
@@ -304,6 +305,21 @@ def test_golden_rows_are_asked_of_the_engine_itself(client, root, monkeypatch):
     answer = put(client, "v7")
     assert (answer.status_code, "golden rows differ" in answer.text) == (409, True)
     assert verdicts(client) == before
+
+
+def test_golden_rows_are_rendered_while_requests_are_answered(client, base, root, monkeypatch):
+    """A received bundle's conversations take a tokenizer's time, which nobody else waits for."""
+    where, inner = [], LightBundle.renderer
+
+    def renderer(bundle, base):
+        where.append(threading.current_thread())
+        return inner(bundle, base)
+
+    loop = client.portal.call(threading.current_thread)
+    monkeypatch.setattr(LightBundle, "renderer", renderer)
+    assert put(client, "v7").status_code == 200
+    assert len(where) >= 2  # the check of the base, and the rows that are asked
+    assert loop not in where
 
 
 def test_no_policy_is_served_before_each_gave_its_golden_answer(base, root):

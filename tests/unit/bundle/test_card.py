@@ -50,6 +50,15 @@ def test_only_a_fitted_point_makes_calibrated_probabilities():
     assert model_card(manifest(), SPEC).endswith(" Probabilities are not calibrated.\n")
 
 
+@pytest.mark.parametrize("line", ["===", "---", "- x", "+ x", "-", "1. x", "12) x", "= a"])
+def test_a_line_of_the_rule_begins_no_block(line):
+    made = manifest()
+    given = replace(made, policy=replace(made.policy, rule=f"first\n{line}\nlast"))
+    quoted = [text[2:] for text in model_card(given, SPEC).splitlines() if text.startswith("> ")]
+    assert quoted[1].replace("\\", "") == line
+    assert not re.match(r"[-+=]|\d+[.)]", quoted[1])
+
+
 def test_no_text_of_a_received_bundle_is_markup():
     hostile = "<b>[x](y)\x1b[31m|\n# z"
     given = manifest(

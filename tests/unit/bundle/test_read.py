@@ -1,6 +1,5 @@
 """Golden rows of several bundles, asked in one pass."""
 
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,11 +7,11 @@ import pytest
 import torch
 
 from alora.bundle import read
-from alora.bundle.golden import MOST_TOKENS, GoldenRow
+from alora.bundle.golden import GoldenRow
 from alora.bundle.light import LightBundle
 from alora.bundle.read import Bundle, check_bases, check_bundles
 from alora.data.conversation import Conversation
-from alora.errors import BundleError, CheckFailed
+from alora.errors import CheckFailed
 from alora.prompt.parts import Prefix
 from tests.unit.bundle.cases import BASE as RECORD
 from tests.unit.bundle.cases import manifest
@@ -73,14 +72,6 @@ def test_every_bundle_is_checked_for_its_base_also_one_without_rows(tmp_path, mo
     monkeypatch.setattr(LightBundle, "check_base", lambda self, base: asked.append((self, base)))
     check_bundles(bundles, BASE)  # pyright: ignore[reportArgumentType]
     assert asked == [(one, BASE) for one in bundles]
-
-
-@pytest.mark.parametrize("more", [0, 1])
-def test_a_golden_row_may_have_as_many_tokens_as_aloras_own(tmp_path, monkeypatch, more):
-    prefix = Prefix(tuple(range(MOST_TOKENS + more)))
-    monkeypatch.setattr(LightBundle, "renderer", lambda self, base: SimpleNamespace(prefix=lambda _: prefix))
-    with pytest.raises(BundleError, match=r"4,097 tokens, and alora's own at most 4,096") if more else nullcontext():
-        check_bundles([bundle(tmp_path, "a", (0.0, 1.0), (0.0, 1.0))], BASE)  # pyright: ignore[reportArgumentType]
 
 
 def test_each_bundle_has_the_tolerance_of_its_own_dtype(tmp_path):

@@ -20,6 +20,7 @@ from alora.policy import Policy
         b"\xff\xfe",
         b'{"key": "a", "text": "x", "usage": {"requests": -1000000}}',
         b'{"key": "a", "text": "x", "usage": {"input_tokens": NaN}}',
+        b'{"key": "a", "text": "x", "usage": {"input_tokens": 1' + b"0" * 400 + b"}}",
         b'{"key": "a", "text": "x", "usage": [1]}',
         b'{"key": ["a"], "text": "x"}',
         b"3",
