@@ -150,6 +150,16 @@ def test_either_system_may_compute_again_what_would_fill_the_memory(policies, ga
         assert (ours.gpus, ours.keeps_kv) == (theirs.gpus, theirs.keeps_kv)
 
 
+def test_each_policy_of_standard_lora_keeps_a_kv_of_its_own():
+    settings = PlanSettings(rate=0.01, policies=10, tokens=4000, turns=4, gap_s=1, target_ms=9e4)
+    ours, theirs = make_plan(settings, BATTERY, H100, 80e9, 2)
+    assert ours.keeps_kv
+    assert theirs.keeps_kv
+    one, gaps = SHAPES["qwen3_4b"].kv_bytes(2) * 4000, 3 * 1
+    assert ours.kv_bytes == pytest.approx(one * 0.01 * (ours.conversation_s + gaps))
+    assert theirs.kv_bytes == pytest.approx(10 * one * 0.01 * (theirs.conversation_s + gaps))
+
+
 def test_the_way_that_meets_the_target_is_taken():
     """Computed anew, the last turn alone takes longer than is allowed, however few devices that seems to need."""
     settings = PlanSettings(policies=10, tokens=8000, target_ms=1500)

@@ -8,6 +8,7 @@ import pytest
 
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.errors import DataError
+from alora.evaluation import noise
 from alora.evaluation.noise import WORDS_KNOW, doubtful_labels, likelier_labels, without_doubtful
 from alora.policy import Policy
 
@@ -67,6 +68,27 @@ def test_a_third_label_may_be_rarer():
 def test_a_label_that_no_row_carries_is_never_the_likelier_one():
     probability_NL = np.array([[0.3, 0.1, 0.6], [0.1, 0.3, 0.6]])
     assert likelier_labels(probability_NL, np.array([0, 1])).tolist() == [0, 1]
+
+
+def test_no_label_is_likelier_that_is_less_probable_than_the_row_s_own():
+    """Rows 0 and 1 carry label 0, which has 0.725 on average; row 2 carries label 1, at 0.4."""
+    probability_NL = np.array([[0.55, 0.45], [0.9, 0.1], [0.6, 0.4]])
+    assert likelier_labels(probability_NL, np.array([0, 0, 1])).tolist() == [0, 0, 1]
+    probability_NL[0] = 0.45, 0.55
+    assert likelier_labels(probability_NL, np.array([0, 0, 1])).tolist() == [1, 0, 1]
+
+
+def test_every_fold_holds_rows_of_two_labels_out(monkeypatch):
+    folds = []
+
+    def words(policy, mine, splits):
+        folds.extend({mine[n].labels["refunds"] for n in held_out} for _, held_out in splits)
+        return np.full((len(mine), 2), 0.5), None
+
+    monkeypatch.setattr(noise, "held_out_words", words)
+    rare = [row for row in rows(set(), 60) if row.labels["refunds"] == "ok" or int(row.conversation.id) < 6]
+    assert doubtful_labels(POLICY, rare) == ([], 0.5)
+    assert folds == [{"ok", "violation"}] * 3
 
 
 def test_without_doubtful_labels_the_other_policies_keep_theirs():

@@ -30,6 +30,15 @@ def test_what_equals_validation_is_quiet_and_what_moved_is_not():
     assert moved.psi < 0.1
 
 
+def test_the_last_verdicts_alone_are_compared():
+    drift = Drift(EVEN)
+    for probability in (0.05, *[0.95] * (LAST - 1)):
+        drift.add(probability)
+    assert drift.psi == population_stability(EVEN, [1, *[0] * 8, LAST - 1])
+    drift.add(0.95)
+    assert drift.psi == population_stability(EVEN, [*[0] * 9, LAST])
+
+
 def test_too_few_rows_or_verdicts_say_nothing():
     assert Drift(None).psi is None
     few, drift = Drift([LEAST - 1, *[0] * 9]), Drift(EVEN)

@@ -85,6 +85,13 @@ def test_the_ending_says_whether_it_is_a_file(name, tmp_path):
     assert (tmp_path / name).is_file() == name.lower().endswith(("parquet", "pq"))
 
 
+def test_a_log_of_other_times_is_another_log(tmp_path):
+    source = log(tmp_path, 3)
+    before = survey(str(source), TIMED).digest
+    source.write_text(source.read_text().replace("T23:30", "T22:30", 1))
+    assert survey(str(source), TIMED).digest != before
+
+
 def test_other_files_are_no_place_for_verdicts():
     assert not _is_job(Path("v.jsonl"))
     for name in ("v.csv", "v.jsonl.gz", "v.TXT"):

@@ -32,6 +32,13 @@ def test_rates_and_who_fires_together(place):
     assert found["Firing together"].rows[0] == ("advice", "100.00%", f"{both:.2%}")
 
 
+def test_a_pair_s_share_is_of_the_rows_that_the_row_s_policy_flags(tmp_path):
+    rare = verdicts(
+        tmp_path / "v", log(tmp_path, 40), of=lambda n, policy: 0.9 if n % (2, 8)[policy == "advice"] == 0 else 0.1
+    )
+    assert tables(rare)["Firing together"].rows == [("advice", "100.00%", "100.00%"), ("refunds", "25.00%", "100.00%")]
+
+
 def test_the_table_of_pairs_does_not_grow_with_the_square_of_the_policies(tmp_path):
     policies = {f"p{number}": {"adapter": "", "threshold": 0.5} for number in range(1000)}
     job = {"rows": 1, "rows_digest": "", "policies": policies, "shard_rows": 1}
@@ -47,6 +54,11 @@ def test_rates_over_time_are_by_day_in_utc(place):
     assert [row[0] for row in rows] == [f"2026-01-{day:02}" for day in range(2, 22)]  # 23:30 at -01:00 is the next day
     second = [n for n in range(10, 20) if probability(n, "advice") >= 0.5]
     assert rows[1][1:3] == ("10", f"{len(second) / 10:.2%}")
+    for index, policy in enumerate(POLICIES):  # a row counts for each policy that flags it
+        fired = [
+            sum(probability(n, policy) >= 0.5 for n in range(day * 10, day * 10 + 10)) for day in range(ROWS // 10)
+        ]
+        assert [row[2 + index] for row in rows] == [f"{count / 10:.2%}" for count in fired]
 
 
 def test_many_days_are_told_by_month(place, monkeypatch):
@@ -66,12 +78,13 @@ def test_a_day_of_any_time(time, day):
     assert day_of(time) == day
 
 
-def test_examples_are_the_surest_and_the_nearest(place):
-    found = tables(place)
+@pytest.mark.parametrize("threshold", [0.2, 0.5])
+def test_examples_are_the_surest_and_the_nearest(threshold, tmp_path):
+    found = tables(verdicts(tmp_path / "v", log(tmp_path, ROWS), threshold=threshold))
     ranked = sorted(range(ROWS), key=lambda n: (-probability(n, "advice"), n))
     surest = [int(row[2]) for row in found["The surest positive verdicts"].rows if row[0] == "advice"]
     assert surest == ranked[:3]
-    nearest = sorted(range(ROWS), key=lambda n: (abs(probability(n, "advice") - 0.5), n))
+    nearest = sorted(range(ROWS), key=lambda n: (abs(probability(n, "advice") - threshold), n))
     near = [int(row[2]) for row in found["The verdicts nearest to the threshold"].rows if row[0] == "advice"]
     assert near == nearest[:3]
 

@@ -13,6 +13,7 @@ from alora.data.messages import as_row
 from alora.errors import ConfigError
 from alora.logs.folder import RefusedRow, VerdictFolder
 from alora.logs.sample import DISAGREES, STRATUM, UNCERTAIN, sample
+from alora.logs.stored import read_manifest
 from alora.policy import Policy
 from tests.unit.logs.cases import log, probability, verdicts
 
@@ -67,6 +68,16 @@ def test_rows_to_which_another_version_gives_another_of_three_labels_differ(plac
     differ = [row for row, said in wanted.items() if said.get("advice", {}).get("why") == DISAGREES]
     assert len(differ) == 9
     assert all(probability(row, "advice") < 0.5 for row in differ)
+
+
+def test_a_row_without_a_verdict_by_the_other_version_does_not_differ(place, source, tmp_path):
+    job = read_manifest(place)["job"]
+    with VerdictFolder(tmp_path / "none", job) as folder:
+        for shard in folder.missing():
+            part = range(shard * 16, min(ROWS, shard * 16 + 16))
+            folder.write(shard, [RefusedRow(row, f"{source}:{row + 1}", ["too long"]) for row in part])
+        folder.finish()
+    assert sample(place, 30, tmp_path / "none") == sample(place, 30)
 
 
 def test_fewer_rows_than_asked_for_are_all_taken(tmp_path):
