@@ -16,7 +16,7 @@ import yaml
 from alora.errors import AloraError
 from alora.typed import typed
 
-LONGEST = 64 * 2**20  # bytes
+LONGEST = 16 * 2**20  # bytes; of JSON, Python holds up to forty times that
 # Of YAML, with every alias written out: characters, and 64 more for each node, which take a kilobyte of memory each.
 LARGEST_YAML, NODE = 4 * 2**20, 64
 DEEPEST = 50  # levels of YAML

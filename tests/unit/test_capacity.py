@@ -1,11 +1,8 @@
 """alora plan's arithmetic, compared with what the benchmarks measured and with cases small enough to do by hand."""
 
-import contextlib
 import json
 import math
 import random
-import resource
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +27,7 @@ from alora.cli import main
 from alora.config import schema
 from alora.config.schema import TARGETS, PlanSettings
 from alora.errors import ConfigError
+from tests.memory import bounded_memory
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 BATTERY = BatteryWork(SHAPES["qwen3_4b"], 16, TARGETS, 32)
@@ -288,18 +286,6 @@ def test_no_setting_takes_all_memory(setting, words, capsys):
     with bounded_memory():
         assert main(["plan", setting]) == 2
     assert words in capsys.readouterr().err
-
-
-@contextlib.contextmanager
-def bounded_memory() -> Iterator[None]:
-    """2 GiB more than there is, so that a test that fails takes nothing else with it."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 2 * 2**30, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_a_base_by_its_config_alone(tmp_path, capsys, monkeypatch):

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
@@ -10,7 +11,8 @@ from omegaconf._utils import get_yaml_loader
 
 import alora.reading
 from alora.errors import BundleError, ConfigError
-from alora.reading import read_typed, read_whole, read_yaml, require_plain
+from alora.reading import LONGEST, read_json, read_typed, read_whole, read_yaml, require_plain
+from tests.memory import bounded_memory
 
 
 def test_a_pipe_that_nobody_writes_to_is_an_error_and_one_with_a_slow_writer_is_read(tmp_path, monkeypatch):
@@ -25,6 +27,15 @@ def test_a_pipe_that_nobody_writes_to_is_an_error_and_one_with_a_slow_writer_is_
     assert read_whole(alora.reading.Path(f"/dev/fd/{reader}")) == b"late"
     os.close(reader)
     slow.join()
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_json_that_python_would_hold_in_gigabytes_is_refused_by_its_size(tmp_path, large):
+    file = tmp_path / "alora.json"
+    file.write_bytes(b'{"many": [' + b'{"":0},' * (LONGEST // 7 - (-1 if large else 2)) + b"0]}")
+    refused = pytest.raises(BundleError, match="longer than 16 MiB") if large else nullcontext()
+    with bounded_memory(1), refused:
+        assert len(read_json(file, BundleError, "copy it again")["many"]) > 2**21
 
 
 def filled(folder):
