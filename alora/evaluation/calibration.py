@@ -143,7 +143,8 @@ def _best_column(curve: Sweep, settings: EvaluationSettings, rate: float | None)
     hits, alarms = curve.hits_SK1, curve.alarms_SK1
     if costs := costs_of(settings):
         missed = curve.positives_S1 - hits
-        return np.argmin(costs[0] * alarms + costs[1] * missed, axis=1)
+        cost_SK = costs[0] * alarms + costs[1] * missed
+        return np.argmax(cost_SK <= cost_SK.min(axis=1, keepdims=True) * (1 + 1e-12), axis=1)  # equal but for rounding
     if rate is None:
         return np.argmax(ratio(2 * hits, hits + alarms + curve.positives_S1, empty=0.0), axis=1)
     if target_of(settings) == "fpr":

@@ -280,6 +280,15 @@ def test_the_lowest_cost_equals_exhaustive_search(seed):
         assert ((probability >= threshold) == best_by_hand(positive, probability, saved)).all()
 
 
+@pytest.mark.parametrize("cost", [0.1, 1.0])
+def test_costs_that_differ_in_rounding_alone_are_equal(cost):
+    """Three alarms and three misses cost as much as five and one, but not in floating point: 0.1 * 5 + 0.1 < 0.6."""
+    positive = np.array([0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1], dtype=bool)
+    probability = np.linspace(0.95, 0.1, len(positive))
+    settings = EvaluationSettings(target="cost", false_positive_cost=cost, false_negative_cost=cost, bootstrap=0)
+    assert (probability >= choose_threshold(positive, probability, settings)[0]).sum() == 10
+
+
 def test_a_dearer_miss_lowers_the_threshold_and_only_the_ratio_counts():
     logits, label_ids = validation(3, 500)
 
