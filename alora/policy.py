@@ -18,6 +18,7 @@ KEYS = ("id", "title", "rule", "labels")
 METADATA = ("sources", "counts", "notes", "metadata")  # a policy file may say where its rows come from; not read
 LISTS = ("policies", "multilabel_policies")
 LONGEST_ID = 128  # letters; a file name has room for it and an ending
+MOST_LABELS = 1000
 LONGEST = {
     "title": 10_000,
     "label": 200,
@@ -63,6 +64,8 @@ class Policy:
             raise PolicyError(
                 f"policy id {self.id[:40]!r}... has {len(self.id)} letters and names files; use {LONGEST_ID} at most"
             )
+        if len(self.labels) > MOST_LABELS:
+            raise PolicyError(f"policy {self.id!r} has {len(self.labels):,} labels; use {MOST_LABELS:,} at most")
         texts = [("title", self.title), ("rule", self.rule)]
         texts += [("label", label) for label in self.labels] + [("answer", answer) for answer in self.answers]
         for name, text in texts:

@@ -234,24 +234,28 @@ def _claim(folder: Path, policy: Policy) -> None:
     if folder.is_dir():
         require_plain(folder, ConfigError)
     if mark.exists():
-        content = read_json(mark, ConfigError, "give another output=")
-        try:
-            found = typed(_Mark, content)
-        except TypeError as error:
-            raise ConfigError(f"{mark} is not alora's: {error}; give another output=") from error
-        if found.generated_for != policy.as_dict():
-            raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")
-        for name in ("train.jsonl", "validation.jsonl", *found.wrote.keys() & {_DROPPED}):  # an older mark lacks it
-            file = folder / name
-            if file.exists() and sha256_of(file) not in found.wrote.get(name, ()):
-                train = "" if name == _DROPPED else f"train on it ({_as_data(folder)}), or "
-                raise ConfigError(
-                    f"{file} was edited since it was written, and would be written over; {train}move it away"
-                )
+        _refuse_edits(folder, policy)
     elif folder.exists() and any(item.name != "dimensions.yaml" and not is_part(item) for item in folder.iterdir()):
         raise ConfigError(f"{folder} is not a folder of alora generate and is not empty; give another output=")
     else:
         write_json(mark, asdict(_Mark(policy.as_dict())))
+
+
+def _refuse_edits(folder: Path, policy: Policy) -> None:
+    """ConfigError where the mark is another policy's, or of rows that are not those that lie there."""
+    mark = folder / _MARK
+    content = read_json(mark, ConfigError, "give another output=")
+    try:
+        found = typed(_Mark, content)
+    except TypeError as error:
+        raise ConfigError(f"{mark} is not alora's: {error}; give another output=") from error
+    if found.generated_for != policy.as_dict():
+        raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")
+    for name in ("train.jsonl", "validation.jsonl", *found.wrote.keys() & {_DROPPED}):  # an older mark lacks it
+        file = folder / name
+        if file.exists() and sha256_of(file) not in found.wrote.get(name, ()):
+            train = "" if name == _DROPPED else f"train on it ({_as_data(folder)}), or "
+            raise ConfigError(f"{file} was edited since it was written, and would be written over; {train}move it away")
 
 
 def _as_data(folder: Path) -> str:
@@ -280,6 +284,7 @@ def _dimensions(file: Path, held: str | None) -> dict[str, list[str]]:
 def _write(folder: Path, quality: Quality, spent: dict[str, Any]) -> None:
     """Rows and report. The mark names the digests of old and new rows first: a kill leaves either."""
     policy = quality.policy
+    _refuse_edits(folder, policy)  # once more: a run may take hours
     dropped = [case.as_row(policy) | {"reason": quality.dropped[case.conversation.id]}
                for case in quality.cases if case.conversation.id in quality.dropped]  # fmt: skip
     texts = {f"{split}.jsonl": _lines(case.as_row(policy) for case in cases) for split, cases in quality.kept.items()}

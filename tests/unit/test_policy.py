@@ -1,5 +1,6 @@
 """Policies from YAML and from a recipe; every mistake told with its place."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,13 @@ def test_an_inline_policy():
     assert load_policies(PolicySettings(title="No advice!", rule="R"))[0] == Policy("no_advice", "No advice!", "R")
     with pytest.raises(PolicyError, match="no policy is given"):
         load_policies(PolicySettings(id="a"))
+
+
+@pytest.mark.parametrize("count", [1000, 1001])
+def test_a_policy_has_labels_that_a_server_can_compare(count):
+    names = tuple(f"{number:04}" for number in range(count))
+    with pytest.raises(PolicyError, match=r"has 1,001 labels; use 1,000 at most") if count > 1000 else nullcontext():
+        assert Policy("a", "T", "R", names, names).labels == names
 
 
 def test_an_unknown_label_is_told_with_the_ways_out():

@@ -140,6 +140,24 @@ def test_rows_that_were_edited_are_not_written_over(folder, capsys):
     assert (folder / "out/train.jsonl").read_text() == edited
 
 
+@pytest.mark.parametrize("name", ["train.jsonl", "validation.jsonl", "dropped.jsonl"])
+def test_rows_that_are_edited_while_more_are_asked_for_are_not_written_over(folder, name, capsys):
+    assert generate(honest)[0] == 0
+
+    def edit(number, body):
+        if number == 5:
+            (folder / "out" / name).write_text('{"kept": "by hand"}\n')
+        return honest(number, body)
+
+    code, asked = generate(edit, pairs=13)
+    assert code == 2
+    assert asked > 5
+    assert f"out/{name} was edited since it was written, and would be written over" in capsys.readouterr().err
+    assert (folder / "out" / name).read_text() == '{"kept": "by hand"}\n'
+    (folder / "out" / name).unlink()
+    assert generate(honest, pairs=13) == (0, 0), "what was answered is paid for once"
+
+
 def test_dropped_rows_that_were_edited_are_not_written_over(folder, capsys):
     assert generate(honest, pairs=2)[0] == 0
     mark = json.loads((folder / "out/generated.json").read_text())
