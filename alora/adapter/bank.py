@@ -9,8 +9,9 @@ the largest number of rows that a policy has, the rest is zero) turns the second
 
     delta_PMO = s_P (x_PMD A_PDR) B_PRO,
 
-gathered into the rows again. Adapters of a smaller rank, or that do not adapt a module at all, hold zeros there; both
-factors of a zero block then have zero gradient, so the padding stays zero under any optimiser.
+gathered into the rows again. R is the largest rank of the module's adapters; one of a smaller rank, or that does not
+adapt the module at all, holds zeros there. Both factors of a zero block then have zero gradient, so the padding stays
+zero under any optimiser.
 
 The bank hooks the base's own linear layers: no module is replaced, and without a route they are the base.
 
@@ -275,7 +276,7 @@ def _require_layer(name: str, module: nn.Module | None, adapters: Sequence[Adapt
 def _stack(
     name: str, module: nn.Linear, adapters: Sequence[AdapterWeights], dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    rank = max(adapter.spec.rank for adapter in adapters)
+    rank = max(adapter.spec.rank for adapter in adapters if name in adapter.tensors)
     device = module.weight.device
     a_PRD = torch.zeros(len(adapters), rank, module.in_features, dtype=dtype, device=device)
     b_POR = torch.zeros(len(adapters), module.out_features, rank, dtype=dtype, device=device)

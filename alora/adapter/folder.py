@@ -43,6 +43,7 @@ _VARIANTS = ("use_bdlora", "arrow_config", "kasa_config", "monteclora_config")
 # Ways to begin that leave the base's weights alone; PEFT's others (PiSSA, OLoRA, LoftQ, ...) change them on loading.
 _BASE_UNCHANGED = (True, False, None, "gaussian", "eva", "orthogonal")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+MOST_RANK = 512  # the largest that vLLM serves; in a pass over many adapters each takes the largest one's memory
 LEAST_PRODUCT = 1e-12  # of a module's B @ A: below it nothing is left in any dtype that is served
 
 
@@ -263,7 +264,7 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
 
 
 def _require_rank(file: Path) -> None:
-    """By the shapes alone, before a value is read: the bank gives every adapter the largest rank of them all."""
+    """By the shapes alone, before a value is read: the bank gives every adapter of a module the largest rank there."""
     with safe_open(file, "pt") as tensors:
         shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
     for name, a_rd in shapes.items():
@@ -273,6 +274,11 @@ def _require_rank(file: Path) -> None:
             raise AdapterError(
                 f"{file}: {name} is of rank {a_rd[0]}, above both widths of its layer ({a_rd[1]} and {b_or[0]}): there "
                 "is no such low rank; export the adapter again"
+            )
+        if matrices and a_rd[0] > MOST_RANK:
+            raise AdapterError(
+                f"{file}: {name} is of rank {a_rd[0]}, and {MOST_RANK} is the largest that vLLM serves; train one of a "
+                "smaller rank"
             )
 
 

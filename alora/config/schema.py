@@ -60,7 +60,7 @@ class AdapterSettings:
     """Shape of one LoRA adapter."""
 
     kind: str = setting("alora", "lora: adapted from token 0, the baseline", choices=("alora", "lora"))
-    rank: int = setting(16, "of the two factors A and B", least=1)
+    rank: int = setting(16, "of the two factors A and B", least=1, most=512)
     alpha: float | None = setting(None, "null: twice the rank", above=0)
     targets: list[str] = setting(
         TARGETS, "modules to adapt; all-linear: every linear layer but the output layer", some=True, distinct=True
@@ -203,7 +203,7 @@ class CompareSettings:
         choices=ARMS,
     )
     seeds: list[int] = setting([0, 1, 2], "of alora and lora", least=0, some=True, distinct=True)
-    ranks: list[int] = setting([], "of alora and lora; empty: adapter.rank alone", least=1, distinct=True)
+    ranks: list[int] = setting([], "of alora and lora; empty: adapter.rank alone", least=1, most=512, distinct=True)
     alora_learning_rate: float | None = setting(None, "null: training.learning_rate", above=0)
     lora_learning_rate: float | None = setting(None, "a LoRA adapts every token and often wants a lower one", above=0)
     rows: int | None = setting(None, "training rows of a policy at most; null: all", least=1)

@@ -33,7 +33,8 @@ SETTINGS = {
     "no such device": Case("train base.device=tpu", ["base.device is 'tpu'", "cuda:N"]),
     "no base": Case("train base.source={here}/base", ["base.source", "there is no folder", "base=smollm2"]),
     "targets that match nothing": Case("train adapter.targets=[c_attn]", ["'c_attn' matches no", "it has", "q_proj"]),
-    "a rank above the hidden size": Case("train adapter.rank=100000", ["adapter.rank is 100000", "hidden size of 32"]),
+    "a rank above the hidden size": Case("train adapter.rank=500", ["adapter.rank is 500", "hidden size of 32"]),
+    "a rank that no server takes": Case("train adapter.rank=513", ["adapter.rank", "513", "512"]),
     "a row longer than the base takes": Case(
         "train prompt.max_prefix_tokens=60000 data.test={here}/long.jsonl",
         ["long.jsonl:1", "the base takes 512", "lower prompt.max_prefix_tokens to 50"],

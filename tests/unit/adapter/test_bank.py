@@ -40,6 +40,13 @@ def test_an_adapter_of_other_widths_is_refused_before_anything_is_stacked(adapte
         Bank(toy_model("qwen3"), adapters)
 
 
+def test_an_adapter_costs_its_rank_in_its_own_modules_alone(adapters):
+    bank = Bank(toy_model("qwen3"), adapters)
+    assert [tuple(a_PRD.shape[:2]) for a_PRD in bank.a_PRD] == [(2, 2), (2, 4)] * (len(bank.a_PRD) // 2)
+    for policy, given in enumerate(adapters):
+        assert bank.adapter(policy).digest == given.digest
+
+
 def test_gradients_have_the_shape_of_the_adapter(adapters):
     bank = Bank(toy_model("qwen3"), adapters, trainable=True)
     for policy, name in ((0, Q), (1, V)):

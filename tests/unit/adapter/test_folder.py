@@ -12,10 +12,12 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 import alora.adapter.folder
-from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter
+from alora.adapter.folder import MOST_RANK, AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter
 from alora.adapter.targets import target_modules
 from alora.config.schema import TARGETS, AdapterSettings
+from alora.config.setting import settings_of
 from alora.errors import AdapterError
+from alora.serving.engine import RANKS
 from tests.toy_models import FAMILIES, toy_model
 
 SPEC = AdapterSpec(4, 3.0, ("k_proj", "q_proj"), (5, 6), rank_stabilised=True)
@@ -245,6 +247,17 @@ def test_a_rank_above_both_widths_of_a_layer_is_refused_before_a_value_is_read(f
 def test_the_largest_rank_is_that_of_the_wider_side(tmp_path):
     save_adapter(new_adapter(replace(SPEC, rank=32), toy_model("qwen3"), 0), tmp_path / "adapter", "toy")
     assert load_adapter(tmp_path / "adapter").spec.rank == 32
+
+
+def test_a_rank_that_no_server_takes_is_refused_before_a_value_is_read(tmp_path, monkeypatch):
+    """It would cost its rank for every policy next to it."""
+    assert RANKS[-1] == MOST_RANK
+    assert {name: limits.most for name, _, limits in settings_of(AdapterSettings)}["rank"] == MOST_RANK
+    save_adapter(new_adapter(replace(SPEC, rank=32), toy_model("qwen3"), 0), tmp_path / "adapter", "toy")
+    monkeypatch.setattr(alora.adapter.folder, "MOST_RANK", 31)
+    monkeypatch.setattr(alora.adapter.folder, "load", None)
+    with pytest.raises(AdapterError, match=r"is of rank 32, and 31 is the largest that vLLM serves"):
+        load_adapter(tmp_path / "adapter")
 
 
 def test_weights_in_use_are_not_those_of_a_file_that_is_written_over(folder):
