@@ -87,7 +87,7 @@ def read_json(path: Path, refusal: type[AloraError], remedy: str) -> dict[str, A
             raise ValueError(f"a {type(content).__name__}, not an object")
         return content
     except (OSError, ValueError, RecursionError) as error:
-        reason = _DEEP if isinstance(error, RecursionError) else error
+        reason = _DEEP if isinstance(error, RecursionError) else getattr(error, "strerror", None) or error
         raise refusal(f"{path} cannot be read as JSON ({reason}); {remedy}") from error
 
 

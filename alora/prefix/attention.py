@@ -29,6 +29,7 @@ from torch.autograd.function import once_differentiable
 
 from alora.prefix import flash
 
+_FORWARD_BYTES = 2**28  # of one block of forward scores
 # Of one block of backward scores: small enough to stay in a core's cache, large enough to fill a GPU.
 _BLOCK_BYTES = {"cpu": 1024**2, "cuda": 64 * 1024**2}
 
@@ -147,13 +148,27 @@ def _attend_prefix(
     if visible_NT is None and flash.has_kernel(q):
         out, lse = (x.to(_compute_dtype(q)) for x in flash.attend(q_GQE, k, v, scaling))
     else:
-        scores = _scores(q_GQE, k, scaling)
-        if visible_NT is not None:
-            scores.masked_fill_(~visible_NT.repeat(heads // k.shape[0], 1), float("-inf"))
+        hidden_QT = None if visible_NT is None else ~visible_NT.repeat(heads // k.shape[0], 1)
+        out, lse = _attend(q_GQE, k, v, scaling, hidden_QT)
+    return out.reshape(heads, rows, width), lse.reshape(heads, rows)
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, hidden: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp of ``[..., Q, E]`` over ``[..., T, E]``, in blocks of query rows: what all of them score
+    grows with the square of a long text."""
+    rows, outs, lses = max(1, _FORWARD_BYTES // (4 * max(1, k.shape[:-1].numel()))), [], []
+    for start in range(0, q.shape[-2], rows):
+        part = slice(start, start + rows)
+        scores = _scores(q[..., part, :], k, scaling)
+        if hidden is not None:
+            scores.masked_fill_(hidden[..., part, :], float("-inf"))
         lse = scores.logsumexp(-1)
         # A position that sees no prefix at all has lse = -inf: weight 0 in the merge, provided its output is finite.
-        out = torch.exp(scores - lse.clamp_min(torch.finfo(lse.dtype).min).unsqueeze(-1)) @ v.to(scores.dtype)
-    return out.reshape(heads, rows, width), lse.reshape(heads, rows)
+        outs.append(torch.exp(scores - lse.clamp_min(torch.finfo(lse.dtype).min).unsqueeze(-1)) @ v.to(scores.dtype))
+        lses.append(lse)
+    return torch.cat(outs, -2), torch.cat(lses, -1)
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor, scaling: float) -> torch.Tensor:
@@ -240,10 +255,7 @@ def _attend_own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: Shape)
     """Output ``[H, N, E]`` and log-sum-exp ``[H, N]`` over each suffix alone, causally."""
     repeat, (queries, keys) = q.shape[0] // k.shape[0], _paddings(shape, q.device)
     k_HnSE, v_HnSE = (keys.pad(x).repeat_interleave(repeat, 0) for x in (k, v))
-    scores = _scores(queries.pad(q), k_HnSE, shape.scaling)
-    scores.masked_fill_(_own_hidden(shape, q.device), float("-inf"))
-    lse = scores.logsumexp(-1)
-    out = torch.exp(scores - lse.unsqueeze(-1)) @ v_HnSE.to(scores.dtype)
+    out, lse = _attend(queries.pad(q), k_HnSE, v_HnSE, shape.scaling, _own_hidden(shape, q.device))
     return queries.strip(out), queries.strip(lse)
 
 

@@ -9,6 +9,7 @@ of the suffix. Pieces of the chat template are tokenised with its control tokens
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -39,6 +40,7 @@ _FORGED = re.compile(rf"\n(?=(?:>{_BLANK})*(?:{'|'.join(SPEAKERS.values())})(?:{
 _OPENING = 32  # tokens that hold a quoted speaker
 MARKER = " [...] "
 OTHER_ANSWERS = ("Yes", "No", "yes", "no", "True", "False", "A", "B", "C", "D", "1", "2", "3", "4")
+LONGEST_SUFFIX = 4096  # tokens, all of which every policy computes anew for every conversation
 LEAST_CONTENT = 16  # tokens of conversation that a prefix must have room for
 
 
@@ -65,6 +67,7 @@ class Renderer:
         self._template = take_apart(tokenizer, template_kwargs)
         self._pieces: dict[str, list[int]] = {}
         self._suffixes: dict[Policy, Suffix] = {}
+        self._longest_suffix: float = LONGEST_SUFFIX
         self._marker = self._text.encode(MARKER)
         self._refuse_small_limit()
 
@@ -72,8 +75,9 @@ class Renderer:
         return Prompt(self.prefix(conversation), self.suffix(policy))
 
     def with_rule(self) -> "Renderer":
-        """The same prefixes with the whole rule in the suffix, as a base without an adapter needs it."""
+        """The same prefixes with the whole rule in the suffix, as a base without an adapter needs it, however long."""
         renderer = copy(self)
+        renderer._longest_suffix = math.inf
         renderer.settings, renderer._suffixes = replace(self.settings, instruction="rule"), {}
         return renderer
 
@@ -126,7 +130,7 @@ class Renderer:
         """The policy's part: depends on the policy alone.
 
         Raises:
-            PolicyError: an answer word is not a single token after the suffix.
+            PolicyError: an answer word is not a single token after the suffix, or the suffix is too long.
             RenderError: PEFT's search would not find the suffix's first token.
         """
         if policy not in self._suffixes:
@@ -138,6 +142,11 @@ class Renderer:
         invocation = [*self._markup(self._template.open["user"]), *self._text.encode(INVOCATION)]
         closing = self._template.close["user"] + self._template.generation
         ids = [*invocation, *self._text.encode(self._question(policy)), *self._markup(closing)]
+        if len(ids) > self._longest_suffix:
+            raise PolicyError(
+                f"policy {policy.id!r}: its suffix has {len(ids):,} tokens, and {LONGEST_SUFFIX:,} is the most; "
+                "shorten its title or rule, or leave them out: prompt.instruction=none"
+            )
         labels = tuple(self._answer_token(closing, word, policy) for word in policy.answers)
         if len(set(labels)) < len(labels):
             raise PolicyError(f"policy {policy.id!r}: answer words {list(policy.answers)} share a token on this base")

@@ -3,6 +3,7 @@
 import itertools
 import re
 import unicodedata
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ from alora.data.conversation import Conversation, Message
 from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
 from alora.prompt import truncate
-from alora.prompt.render import LEAST_CONTENT, MARKER, SPEAKERS, Renderer, Suffix
+from alora.prompt.render import LEAST_CONTENT, LONGEST_SUFFIX, MARKER, SPEAKERS, Renderer, Suffix
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 
 CASES = [(family, layout) for family in FAMILIES for layout in ("transcript", "turns")]
@@ -242,6 +243,18 @@ def test_the_date_of_a_template_stands_still():
     assert "Today Date: 26 Jul 2024" in tokenizer.decode(
         RENDERERS["llama3", "turns"].prefix(Conversation("x", (Message("user", "Hi"),))).token_ids
     )
+
+
+def test_a_suffix_that_is_longer_than_any_conversation_is_refused():
+    """It is computed for every conversation anew; the base's own prompt, with the rule, may be of any length."""
+    renderer = Renderer(TOKENIZERS["qwen3"], PromptSettings(instruction="rule"))
+    words = len(renderer.suffix(POLICIES[0]).token_ids)
+    rule = " a" * (LONGEST_SUFFIX - len(renderer.suffix(replace(POLICIES[0], rule="a")).token_ids) + 1)
+    assert len(renderer.suffix(replace(POLICIES[0], rule=rule)).token_ids) == LONGEST_SUFFIX > words
+    longer = replace(POLICIES[0], rule=rule + " a")
+    with pytest.raises(PolicyError, match=r"'a': its suffix has 4,097 tokens, and 4,096 is the most"):
+        renderer.suffix(longer)
+    assert len(renderer.with_rule().suffix(longer).token_ids) == LONGEST_SUFFIX + 1
 
 
 def test_the_default_suffix_is_invocation_and_answer_header_alone():
