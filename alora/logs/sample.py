@@ -88,7 +88,10 @@ def _labels(job: Mapping[str, Any], verdicts: Path, against: Path) -> dict[str, 
     """The labels of the other verdicts, by policy and row."""
     other_job = read_manifest(against)["job"]
     if other_job["rows_digest"] != job["rows_digest"]:
-        raise ConfigError(f"{against} holds verdicts on other rows than {verdicts}; score the same data= by both")
+        raise ConfigError(
+            f"{against} holds verdicts on other rows than {verdicts}; score the same data= by both, with the "
+            "same data.columns.time"
+        )
     shared = [policy for policy in job["policies"] if policy in other_job["policies"]]
     if not shared:
         raise ConfigError(f"{against} has none of the policies {', '.join(job['policies'])}")
