@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from alora.prefix.scorer import Scorer
     from alora.prompt.render import Renderer
 
-MOST_ROWS = 100  # each is rendered whenever the bundle is opened, and by a guard while it serves
-MOST_BYTES = 4096  # of a conversation's texts, as JSON; the longest probe has 1,015
+MOST_ROWS = 24  # alora writes 12 at most; a guard computes each while it serves
+MOST_BYTES = 2048  # of a conversation's texts, as JSON; the longest probe has 1,015
 # Of a log-probability over the labels; relative above 1. float32: sums in another order, over a model's depth.
 # bfloat16: a logit between 16 and 32 has steps of 0.125, and two of them make a difference.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05, "float64": 1e-3}

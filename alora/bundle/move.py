@@ -110,7 +110,11 @@ def rewrite_bundle(
     moved: MoveRecord | None,
     validation: Mapping[str, int],
 ) -> Bundle:
-    """Write ``bundle`` to ``folder`` as it is on ``base``; ``validation`` counts the rows of the new point by label."""
+    """Write ``bundle`` to ``folder`` as it is on ``base``; ``validation`` counts the rows of the new point by label.
+
+    Raises:
+        BundleError: see :func:`~alora.bundle.write.write_bundle`; or another bundle lies where this one was read.
+    """
     manifest = bundle.manifest
     changed = {"operating_point": operating_point, "moved": moved, "data": {**manifest.data, "validation": validation}}
     contents = BundleContents(
@@ -120,4 +124,5 @@ def rewrite_bundle(
         certificate=certificate,
         revision=manifest.base.revision,
     )
-    return write_bundle(contents, folder, len(bundle.golden))
+    over = manifest if folder == bundle.folder else None
+    return write_bundle(contents, folder, len(bundle.golden), over)

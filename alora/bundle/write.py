@@ -23,6 +23,7 @@ from alora.bundle.manifest import (
     Description,
     Manifest,
     file_record,
+    read_manifest,
 )
 from alora.bundle.read import Bundle, load_bundle
 from alora.errors import BundleError, CheckFailed
@@ -48,10 +49,15 @@ class BundleContents(Description):
     revision: str | None = None
 
 
-def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int = 8) -> Bundle:
+def write_bundle(
+    contents: BundleContents, folder: Path | str, golden_rows: int = 8, over: Manifest | None = None
+) -> Bundle:
     """Write ``folder`` and return it as read back from disk; an older bundle there is replaced when this one is whole.
 
     Golden rows are probe conversations of alora's own, never the user's rows; ``golden_rows=0`` stores none.
+
+    Args:
+        over: of the only bundle at ``folder`` that may be replaced; None: any of this policy.
 
     Raises:
         CheckFailed: an aLoRA without a passed certificate, or the reloaded bundle does not give the same label logits.
@@ -68,6 +74,8 @@ def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int 
     def fill(staged: Path) -> None:
         _write_files(staged, contents, stored)
         _check_reloaded(staged, contents, stored)
+        if over is not None and (folder / MANIFEST_FILE).exists() and read_manifest(folder).sha256 != over.sha256:
+            raise BundleError(f"{folder} was replaced while this ran, and would be written over; start again")
 
     put_folder(folder, fill)
     return load_bundle(folder)

@@ -78,11 +78,12 @@ def two_sided(samples_S: Floats) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P values of several tests, adjusted so that any false alarm among them is as likely as they say (Holm 1979)."""
-    order = np.argsort(p_values, kind="stable")
-    adjusted, highest = [0.0] * len(p_values), 0.0
+    """P values of several tests, adjusted so that any false alarm among them is as likely as they say (Holm 1979); NaN,
+    for a test that could not be made, stays and counts for no other."""
+    order = sorted((n for n, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
+    adjusted, highest = [math.nan] * len(p_values), 0.0
     for rank, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        highest = max(highest, min(1.0, (len(order) - rank) * p_values[index]))
         adjusted[index] = highest
     return adjusted
 

@@ -55,6 +55,26 @@ def test_what_is_told_is_what_each_threshold_does_on_the_rows(run, tmp_path, mon
         assert [told[name] for name in names] == pytest.approx(rates)
 
 
+def test_a_bundle_that_is_replaced_meanwhile_is_not_written_over(run, tmp_path, monkeypatch, capsys):
+    """By a new training, which would be gone."""
+    place, newer = shutil.copytree(run / "battery/toy", tmp_path / "toy"), tmp_path / "newer"
+    given = [f"base.source={run.parent / 'base'}", f"data.validation={run.parent / 'test.jsonl'}"]
+    assert main(["recalibrate", f"artifact={place}", f"output={newer}", *given]) == 0
+    refit, told = recalibrate._refit, (newer / "alora.json").read_bytes()
+
+    def replaced(*asked):
+        found = refit(*asked)
+        place.rename(tmp_path / "older")
+        newer.rename(place)
+        return found
+
+    monkeypatch.setattr(recalibrate, "_refit", replaced)
+    assert main(["recalibrate", f"artifact={place}", *given]) == 2
+    assert "toy was replaced while this ran, and would be written over; start again" in capsys.readouterr().err
+    assert (place / "alora.json").read_bytes() == told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["older", "toy"]
+
+
 def test_a_bundle_outside_its_run_cannot_say_what_it_was_trained_on(run, tmp_path, capsys):
     alone = shutil.copytree(run / "battery/toy", tmp_path / "toy")
     given = (f"artifact={alone}", f"base.source={run.parent / 'base'}", f"data.train={run.parent / 'test.jsonl'}")

@@ -52,7 +52,7 @@ def test_a_row_that_is_none_is_named_by_its_line(tmp_path):
 @pytest.mark.parametrize(("messages", "taken"), [(1, True), (200, False)])
 def test_a_row_that_is_longer_than_any_of_aloras_own_is_refused_by_its_line(tmp_path, messages, taken):
     file = tmp_path / "golden.jsonl"
-    short = GoldenRow(Conversation("a", (Message("user", "x" * 3000),)), "0" * 64, (0.0, 1.0))
+    short = GoldenRow(Conversation("a", (Message("user", "x" * 1800),)), "0" * 64, (0.0, 1.0))
     long = replace(short, conversation=Conversation("b", (Message("user", ""),) * messages))
     write_golden(file, [short, long])
     with nullcontext() if taken else pytest.raises(BundleError, match=r"golden\.jsonl:2: a golden row of [\d,]+ bytes"):

@@ -108,6 +108,9 @@ def test_holm():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # R: p.adjust(p, "holm")
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
+    with_nan = holm([0.02, math.nan, 0.01])  # R: p.adjust counts what is not NA alone
+    assert math.isnan(with_nan[1])
+    assert with_nan[::2] == pytest.approx([0.02, 0.02])
 
 
 @pytest.mark.parametrize("positive", [[True] * 4, [False] * 4])
