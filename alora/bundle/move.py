@@ -124,5 +124,5 @@ def rewrite_bundle(
         certificate=certificate,
         revision=manifest.base.revision,
     )
-    over = manifest if folder == bundle.folder else None
+    over = manifest if folder.resolve() == bundle.folder.resolve() else None
     return write_bundle(contents, folder, len(bundle.golden), over)

@@ -76,8 +76,10 @@ def _parts(message: Message, share: int, cost: Callable[[Message], int]) -> list
         return [message]
     ends = []
     for end in (len(text) * part // count for part in range(1, count)):
-        blank = text.rfind(" ", end - len(text) // (2 * count), end)
-        ends.append(end if blank < 0 else blank)
+        start = end - len(text) // (2 * count)
+        blank = text.rfind(" ", start, end)
+        line = text.rfind("\n", start, end)
+        ends.append(blank if blank >= 0 else line if line >= 0 else end)
     parts = [replace(message, content=text[low:high]) for low, high in pairwise([0, *ends, len(text)])]
     return [small for part in parts if part.content for small in _parts(part, share, cost)]
 

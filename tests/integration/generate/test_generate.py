@@ -55,8 +55,9 @@ def test_the_same_command_pays_for_nothing_twice():
     assert generate(honest)[1] == 0
     assert rows() == first
     lines = Path("out/calls.jsonl").read_text().splitlines()
-    Path("out/calls.jsonl").write_text("\n".join([*lines[:40], lines[40][:20]]))  # killed in the middle of a line
-    assert generate(honest)[1] == len(lines) - 40
+    none = json.dumps(json.loads(lines[39]) | {"text": {"a": 1}})  # no answer that a model gave
+    Path("out/calls.jsonl").write_text("\n".join([*lines[:39], none, lines[40][:20]]))  # killed in a line's middle
+    assert generate(honest)[1] == len(lines) - 39
     assert rows() == first
 
 
