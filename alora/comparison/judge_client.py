@@ -61,7 +61,8 @@ class JudgeUsage:
     output_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if not (min(counts := astuple(self)) >= 0 and max(counts) <= _MOST_COUNTED):
+        counts = astuple(self)
+        if min(counts) < 0 or max(counts) > _MOST_COUNTED:
             raise ValueError(f"a count is negative, or no endpoint's: {self}")
 
     def __add__(self, other: Self) -> Self:
