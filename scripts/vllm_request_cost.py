@@ -10,7 +10,6 @@ the plugin can remove, and what the plugin adds to the front end of another proc
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -19,17 +18,27 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 BLOCK = 16
 SUFFIX = 24
 INVOCATION = [7, 8, 9]
 
 
 def write_adapter(folder: Path) -> str:
-    """The files that the plugin reads of an adapter; the weights only need to be there."""
+    """The files that the plugin reads of an adapter; no worker loads the weights, which differ for each."""
+    from safetensors.numpy import save_file
+
     folder.mkdir()
-    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "alora_invocation_tokens": INVOCATION}
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
+    config["alora_invocation_tokens"] = INVOCATION
     (folder / "adapter_config.json").write_text(json.dumps(config))
-    (folder / "adapter_model.safetensors").write_bytes(os.urandom(1024))
+    shapes = {"A": (8, 16), "B": (16, 8)}
+    tensors = {half: np.random.default_rng().random(shape, np.float32) for half, shape in shapes.items()}
+    save_file(
+        {f"base_model.model.q_proj.lora_{half}.weight": tensor for half, tensor in tensors.items()},
+        folder / "adapter_model.safetensors",
+    )
     return str(folder)
 
 
@@ -115,7 +124,8 @@ def measure(prefix_tokens: int, adapters: int, repeats: int, paths: list[str]) -
         register()
         assert status().active, status().reason
         patched = Engine(
-            **vars(engine_stub(kv_cache_utils.get_request_block_hasher(BLOCK, function))), vllm_config=object()
+            **vars(engine_stub(kv_cache_utils.get_request_block_hasher(BLOCK, function))),
+            vllm_config=SimpleNamespace(lora_config=None),
         )
         note_engine(patched, None)
         first, _ = timed(EngineCore.preprocess_add_request, patched, core_requests(prefix, paths, alora=True))

@@ -3,6 +3,7 @@
 In a process of its own: an engine that ends takes the process groups of all others of its process with it.
 """
 
+import json
 import os
 import runpy
 import subprocess
@@ -182,6 +183,17 @@ def test_the_guard_s_own_python_is_a_part_of_a_millisecond(monkeypatch, capsys):
     runpy.run_path(str(script), run_name="__main__")
     count, _, took = capsys.readouterr().out.partition(" policies: ")
     assert (count, 0 < float(took.removesuffix(" ms a policy\n")) < 5) == ("3", True)
+
+
+def test_what_a_request_costs_is_measured_on_this_plugin(tmp_path):
+    sizes = ["--adapters", "2", "--repeats", "1", "--prefix-tokens", "64"]
+    script = Path(__file__).parents[2] / "scripts/vllm_request_cost.py"
+    process = Forked([str(script), *sizes, "--out", str(tmp_path / "cost.json")], os.environ)
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors[-2000:]
+    (row,) = json.loads((tmp_path / "cost.json").read_text())["rows"]
+    assert row["base_hashes_equal_stock"]
+    assert all(taken > 0 for taken in row["ms_per_request"].values())
 
 
 @pytest.mark.parametrize(
