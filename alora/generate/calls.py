@@ -46,7 +46,7 @@ class Calls(JudgeClient):
     def __init__(self, file: Path, settings: GenerateSettings, judge: JudgeSettings, pause: float = 1.0) -> None:
         super().__init__(judge, pause)
         self._limits = settings
-        self._answers = Answers(file, lambda kept: (typed(str, kept["text"]), JudgeUsage(**kept["usage"])))
+        self._answers = Answers(file, lambda kept: (typed(str | None, kept["text"]), JudgeUsage(**kept["usage"])))
         self._before = self._answers.usage
         self._begun = self._before.requests
         self._here = threading.local()  # spent: by the question that this thread asks
