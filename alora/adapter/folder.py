@@ -23,7 +23,7 @@ from torch import nn
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.adapter.targets import target_modules
 from alora.atomic import replace_folder, workshop
-from alora.config.schema import ALL_LINEAR, AdapterSettings
+from alora.config.schema import ALL_LINEAR, MOST_RANK, AdapterSettings
 from alora.errors import AdapterError
 from alora.reading import read_json, require_plain
 from alora.typed import typed
@@ -43,7 +43,6 @@ _VARIANTS = ("use_bdlora", "arrow_config", "kasa_config", "monteclora_config")
 # Ways to begin that leave the base's weights alone; PEFT's others (PiSSA, OLoRA, LoftQ, ...) change them on loading.
 _BASE_UNCHANGED = (True, False, None, "gaussian", "eva", "orthogonal")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-MOST_RANK = 512  # the largest that vLLM serves; in a pass over many adapters each takes the largest one's memory
 LEAST_PRODUCT = 1e-12  # of a module's B @ A: below it nothing is left in any dtype that is served
 
 

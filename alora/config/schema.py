@@ -16,6 +16,7 @@ OPEN_DICTIONARIES = ("data.label_map", "data.role_map", "policy.labels", "base.t
 
 ROLES = ("system", "user", "assistant", "tool")  # of a turn
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+MOST_RANK = 512  # the largest that vLLM serves
 ALL_LINEAR = "all-linear"  # as PEFT has it: every linear layer but the output layer
 DTYPES = ("float32", "bfloat16", "float64")
 SCHEDULERS = ("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
@@ -60,7 +61,7 @@ class AdapterSettings:
     """Shape of one LoRA adapter."""
 
     kind: str = setting("alora", "lora: adapted from token 0, the baseline", choices=("alora", "lora"))
-    rank: int = setting(16, "of the two factors A and B", least=1, most=512)
+    rank: int = setting(16, "of the two factors A and B", least=1, most=MOST_RANK)
     alpha: float | None = setting(None, "null: twice the rank", above=0)
     targets: list[str] = setting(
         TARGETS, "modules to adapt; all-linear: every linear layer but the output layer", some=True, distinct=True
@@ -203,7 +204,9 @@ class CompareSettings:
         choices=ARMS,
     )
     seeds: list[int] = setting([0, 1, 2], "of alora and lora", least=0, some=True, distinct=True)
-    ranks: list[int] = setting([], "of alora and lora; empty: adapter.rank alone", least=1, most=512, distinct=True)
+    ranks: list[int] = setting(
+        [], "of alora and lora; empty: adapter.rank alone", least=1, most=MOST_RANK, distinct=True
+    )
     alora_learning_rate: float | None = setting(None, "null: training.learning_rate", above=0)
     lora_learning_rate: float | None = setting(None, "a LoRA adapts every token and often wants a lower one", above=0)
     rows: int | None = setting(None, "training rows of a policy at most; null: all", least=1)
