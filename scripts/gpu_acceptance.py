@@ -65,7 +65,7 @@ def write_models(home: Path, dtype: torch.dtype) -> None:
     }
     shape |= {"num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 1024, "vocab_size": VOCABULARY}
     config = Qwen3Config(**shape, initializer_range=0.08, bos_token_id=1, eos_token_id=2, pad_token_id=0)
-    AutoModelForCausalLM.from_config(config).to(dtype).save_pretrained(str(home / "base"))
+    AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(str(home / "base"))
     for seed, (name, settings) in enumerate(ADAPTERS.items(), start=1):
         torch.manual_seed(seed)
         base = AutoModelForCausalLM.from_pretrained(home / "base")
@@ -88,7 +88,7 @@ class Reference:
         for name in (None, *ADAPTERS):
             model: Any = AutoModelForCausalLM.from_pretrained(home / "base", dtype=dtype)
             if name is not None:
-                model = PeftModel.from_pretrained(model, home / name, autocast_adapter_dtype=False).to(dtype)
+                model = PeftModel.from_pretrained(model, home / name, autocast_adapter_dtype=False)
             self._models[name] = model.to(self._device).eval()
 
     @torch.no_grad()

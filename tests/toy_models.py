@@ -2,15 +2,12 @@
 
 import torch
 from transformers import (
-    Gemma3ForCausalLM,
+    AutoModelForCausalLM,
     Gemma3TextConfig,
     GraniteConfig,
-    GraniteForCausalLM,
     LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedModel,
     Qwen3Config,
-    Qwen3ForCausalLM,
 )
 
 FAMILIES = ("qwen3", "llama", "gemma3", "granite")
@@ -26,7 +23,7 @@ def toy_model(
     kv_heads: int = 2,
     head_dim: int = 8,
 ) -> PreTrainedModel:
-    """A frozen random model in eval mode with sdpa attention."""
+    """A frozen random model in eval mode with sdpa attention, built in its dtype as a loaded one is."""
     torch.manual_seed(seed)
     shape = {
         "vocab_size": vocab,
@@ -44,18 +41,15 @@ def toy_model(
         "eos_token_id": 2,
     }
     if family == "qwen3":
-        model = Qwen3ForCausalLM(Qwen3Config(**shape))
+        config = Qwen3Config(**shape)
     elif family == "llama":
-        model = LlamaForCausalLM(LlamaConfig(**shape))
+        config = LlamaConfig(**shape)
     elif family == "gemma3":
         layers = ["sliding_attention", "full_attention", "sliding_attention"]
-        model = Gemma3ForCausalLM(
-            Gemma3TextConfig(**shape, sliding_window=WINDOW, layer_types=layers, query_pre_attn_scalar=8)
-        )
+        config = Gemma3TextConfig(**shape, sliding_window=WINDOW, layer_types=layers, query_pre_attn_scalar=8)
     elif family == "granite":
-        model = GraniteForCausalLM(
-            GraniteConfig(**shape, logits_scaling=4.0, attention_multiplier=0.3, residual_multiplier=0.7)
-        )
+        config = GraniteConfig(**shape, logits_scaling=4.0, attention_multiplier=0.3, residual_multiplier=0.7)
     else:
         raise ValueError(f"no toy of family {family!r}")
-    return model.to(dtype).eval().requires_grad_(False)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return model.eval().requires_grad_(False)

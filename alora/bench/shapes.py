@@ -59,7 +59,8 @@ def random_base(
 ) -> PreTrainedModel:
     """A frozen base of ``shape`` in eval mode with sdpa attention; the weights follow from ``seed`` alone.
 
-    ``quantized`` packs them in NF4, as :mod:`alora.base.quantize` does.
+    ``quantized`` packs them in NF4, as :mod:`alora.base.quantize` does. The base is built in ``dtype``: a cast of the
+    whole model would round the rotary frequencies too, and vLLM, which reads the saved base, would run another model.
     """
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {
@@ -69,8 +70,7 @@ def random_base(
         "attn_implementation": "sdpa", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     with device:  # drawn where it will live: billions of draws take minutes on a CPU
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(shape.family, **sizes))
-    model.to(dtype=dtype)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(shape.family, **sizes), dtype=dtype)
     if quantized:
         quantize_in_place(model, dtype, device)
     model.to(device=device)  # pyright: ignore[reportCallIssue, reportArgumentType] wrapped by transformers

@@ -17,9 +17,8 @@ class PeftReference:
         self._models = {}
         for adapter in adapters:
             model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
-            self._models[adapter.name] = (
-                PeftModel.from_pretrained(model, adapter.path, autocast_adapter_dtype=False).to(dtype).eval()
-            )
+            model = PeftModel.from_pretrained(model, adapter.path, autocast_adapter_dtype=False)
+            self._models[adapter.name] = model.eval()
 
     @torch.no_grad()
     def logprobs_V(self, token_ids: Sequence[int], adapter: ToyAdapter | None = None) -> torch.Tensor:

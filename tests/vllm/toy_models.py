@@ -67,7 +67,7 @@ def write_model(folder: Path, family: str, seed: int = 0, dtype: torch.dtype = t
     }
     config = {"qwen3": Qwen3Config, "llama": LlamaConfig}[family](**shape)
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config).to(dtype)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.save_pretrained(folder)
     write_tokenizer(folder)
     return str(folder)

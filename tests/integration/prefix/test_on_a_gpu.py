@@ -6,15 +6,12 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
-    Gemma3ForCausalLM,
+    AutoModelForCausalLM,
     Gemma3TextConfig,
     LlamaConfig,
-    LlamaForCausalLM,
     MistralConfig,
-    MistralForCausalLM,
     PreTrainedModel,
     Qwen3Config,
-    Qwen3ForCausalLM,
 )
 
 from alora.adapter.bank import Bank
@@ -32,11 +29,10 @@ from tests.peft_reference import (
 
 DEVICE = torch.device("cuda")
 FAMILIES: dict[str, Any] = {
-    "qwen3": (Qwen3ForCausalLM, Qwen3Config, {}),
-    "llama": (LlamaForCausalLM, LlamaConfig, {}),
-    "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": 100}),
+    "qwen3": (Qwen3Config, {}),
+    "llama": (LlamaConfig, {}),
+    "mistral": (MistralConfig, {"sliding_window": 100}),
     "gemma3": (
-        Gemma3ForCausalLM,
         Gemma3TextConfig,
         {"sliding_window": 100, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
@@ -53,11 +49,12 @@ pytestmark = pytest.mark.skipif(
 def _base(family: str, head_dim: int, seed: int) -> PreTrainedModel:
     """Of bfloat16 weights, so that it is the same one in every precision."""
     torch.manual_seed(seed)
-    make, config, more = FAMILIES[family]
+    config, more = FAMILIES[family]
     shape = {"vocab_size": 512, "hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 3}
     shape |= {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": head_dim, "initializer_range": 0.06}
     shape |= {"attn_implementation": "sdpa", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    return make(config(**shape, **more)).to(torch.bfloat16).eval().requires_grad_(False).to(DEVICE)
+    model = AutoModelForCausalLM.from_config(config(**shape, **more), dtype=torch.bfloat16)
+    return model.eval().requires_grad_(False).to(DEVICE)
 
 
 def _tokens(length: int, seed: int) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ PREFIX, SUFFIX, LABELS = (20, 31, 42, 53, 64), (5, 6, 7, 30), (11, 12)
 def _base(name: str, dtype=torch.float32, **config):
     torch.manual_seed(0)
     shape = getattr(transformers, f"{name}Config")(**config)
-    return getattr(transformers, f"{name}ForCausalLM")(shape).to(dtype).eval().requires_grad_(False)
+    return transformers.AutoModelForCausalLM.from_config(shape, dtype=dtype).eval().requires_grad_(False)
 
 
 def _packed(base, target: str) -> PackedModel:
