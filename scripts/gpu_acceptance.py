@@ -10,7 +10,7 @@ A cell passes when, against PEFT's aLoRA over the whole sequence, the logprobs a
 generated token are within ``bound`` for two aLoRA adapters, a plain LoRA and the base, alone and in one batch; an
 adapter hits the base's cache up to the last whole block before its activation (no block where the cache is off); the
 KV blocks before the activation are the base's byte for byte, and those of the plain LoRA are not. In float32 the bound
-is 1e-4; in bfloat16 twice the distance that the base itself has between vLLM and transformers.
+is 1e-4; in bfloat16 twice the distance that the base itself has between vLLM and transformers, at most 0.25.
 """
 
 import argparse
@@ -38,6 +38,7 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 }
 ACTIVATIONS = (20, 64, 95, 130)
 GENERATED = 12
+LARGEST_BOUND = 0.25  # a base that is further from transformers is another model
 CELL_SECONDS = 240 if torch.cuda.is_available() else 900  # a cell compiles its graphs anew; most take a minute
 
 
@@ -157,7 +158,7 @@ def run_cell(home: Path, graphs: str, cache: bool, dtype: str) -> dict[str, Any]
                 effect = min(effect, float(moved))
     rows = [(name, ids) for ids in prompts() for name in (*ADAPTERS, None)]
     mixed = [max(distances(reference, *row, output)) for row, output in zip(rows, ask(rows), strict=True)]
-    bound = 1e-4 if dtype == "float32" else 2 * gaps["base"]
+    bound = 1e-4 if dtype == "float32" else min(2 * gaps["base"], LARGEST_BOUND)
     kv = compare_blocks(CacheReader(llm), prompts()[1], ACTIVATIONS[1] // BLOCK, requests)
     checks = {
         "answers": max(gaps.values()) <= bound and max(mixed) <= bound,

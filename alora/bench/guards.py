@@ -11,7 +11,9 @@ from alora.bench.trials import AA, READS_TEXT, Agreement, Cell, Objection, Piece
 # Relative, of the worst matrix. In 16 bits a gradient is a sum of many rounded products, layer after layer: behind 36
 # random layers on an H200 the worst of 504 matrices was 0.16 to 0.21 apart and the mean 0.06 to 0.11; behind 30, 0.05.
 GRADIENT_TOLERANCE = {False: 1e-4, True: 0.3}
-VERDICT_TOLERANCE = {False: 1e-3, True: 0.02}  # of a label's probability: two engines, other kernels; in 16 bits
+# Of a label's probability: two engines, other kernels. In bfloat16, vLLM on a CPU is up to 0.017 from the right
+# reference behind 12 layers of Qwen3-4B's width; on an H100 aLoRA's own rounds differ by 0.03.
+VERDICT_TOLERANCE = {False: 1e-3, True: 0.05}
 MOVED = 2  # times the tolerance: what adapters must change on average, so that one left out would be noticed
 AA_COVERAGE = 0.99  # so that the A/A run cries wolf once in a hundred runs
 WIDEST_AA = 2.0  # high over low of the A/A ratio's interval

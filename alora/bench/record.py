@@ -15,7 +15,7 @@ from alora.reading import read_json
 from alora.typed import leaves, typed
 
 FORMAT = 4  # 1: the dictionaries of alora 0.1
-TRIALS = '"@"'  # stands for one trial until it gets a line of its own
+LINE = '"@"'  # stands for one trial or answer until it gets a line of its own
 
 
 @dataclass(frozen=True)
@@ -155,13 +155,17 @@ def plain(record: Record) -> dict[str, Any]:
 
 
 def record_json(record: Record) -> str:
-    """JSON with one trial a line: complete, and still to be read and compared line by line."""
+    """JSON with one trial or sampled answer a line: complete, and still to be read and compared line by line."""
     data = plain(record)
-    trials = [json.dumps(trial, allow_nan=False) for cell in data["cells"] for trial in cell["trials"]]
+    lists = list[tuple[dict[str, Any], str]]()  # in the order in which they are written
     for cell in data["cells"]:
-        cell["trials"] = [json.loads(TRIALS)] * len(cell["trials"])
-    parts = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).split(TRIALS)
-    return "".join(part + line for part, line in zip(parts, [*trials, ""], strict=True)) + "\n"
+        lists += [*((one, "answers") for one in cell["agreement"]), (cell, "trials")]
+    lists += [(one, "answers") for load in data["load"] for one in load["agreement"]]
+    lines = [json.dumps(one, allow_nan=False) for part, name in lists for one in part[name]]
+    for part, name in lists:
+        part[name] = [json.loads(LINE)] * len(part[name])
+    parts = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).split(LINE)
+    return "".join(part + line for part, line in zip(parts, [*lines, ""], strict=True)) + "\n"
 
 
 def load_record(path: Path) -> Record:

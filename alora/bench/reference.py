@@ -4,7 +4,7 @@ import copy
 import gc
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 from alora.activation import peft_offset
 from alora.adapter.folder import AdapterSpec, peft_config
 from alora.bench.material import Material
-from alora.bench.trials import READS_TEXT, Agreement, Cell, Result
+from alora.bench.trials import READS_TEXT, Agreement, Answer, Cell, Result
 from alora.training.trl_engine import put_adapter
 
-FEWEST = 2  # requests of a system and cell: of one alone, nobody would know whether the others are right
+SAMPLED = 3  # requests of a system and cell: the first computes the prefix, the others find it in the cache
 NAMES = {"alora": "PEFT's aLoRA", "lora": "PEFT's LoRA", "base": "transformers"}
 Probabilities = tuple[float, ...]
 Key = tuple[tuple[int, ...], int]  # prefix ids and policy
@@ -73,7 +73,10 @@ class References:
         """A system's answers next to their reference, as far as that was asked."""
         name = reference_of(system)
         known, moved = self.answers.get(name, {}), None if name == "base" else self.moved.get(name, 0.0)
-        return agreement(system, NAMES[name], [(of(one), known[key]) for key, one in results if key in known], moved)
+        asked = [(key, of(one), known[key]) for key, one in results if key in known]
+        found = agreement(system, NAMES[name], [(one, right) for _, one, right in asked], moved)
+        answers = [Answer(policy, len(ids), _finite(one), _finite(right)) for (ids, policy), one, right in asked]
+        return replace(found, answers=answers)
 
 
 def reference_of(system: str) -> str:
@@ -82,14 +85,16 @@ def reference_of(system: str) -> str:
 
 
 def sampled(cell: Cell, prefix: tuple[int, ...]) -> list[tuple[str, Key]]:
-    """Requests to ask the references about: of every system some that it really ran, from different rounds."""
-    wanted = []
+    """Requests to ask the references about: the first, the middle and the last that every system really ran, each from
+    another round.
+    """
+    wanted, last = [], SAMPLED - 1
     for name in cell.systems if cell.ours else ():
-        trials, count = cell.of(name), 1 if name in READS_TEXT else FEWEST
-        for number in range(count):
-            policies = sorted(piece.policy for piece in trials[number * len(trials) // count].run.work)
+        trials = cell.of(name)
+        for number in range(SAMPLED):
+            policies = sorted(piece.policy for piece in trials[number * (len(trials) - 1) // last].run.work)
             if policies:
-                wanted.append((reference_of(name), (prefix, policies[number * len(policies) // count])))
+                wanted.append((reference_of(name), (prefix, policies[number * (len(policies) - 1) // last])))
     return wanted
 
 
@@ -118,12 +123,17 @@ def of(result: Result) -> Probabilities:
     return tuple(torch.softmax(torch.tensor(result.scores), 0).tolist())
 
 
+def _finite(probabilities: Probabilities) -> Probabilities:
+    """Empty where one is not a number, which JSON does not have."""
+    return probabilities if all(map(math.isfinite, probabilities)) else ()
+
+
 def gap(one: Probabilities, other: Probabilities) -> float:
     """Largest difference of a label's probability; 1, the most there can be, where one of them is not a number or is
     of other labels."""
     if len(one) != len(other) or not all(map(math.isfinite, (*one, *other))):  # max() passes over NaN
         return 1.0
-    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+    return max((abs(a - b) for a, b in zip(one, other, strict=True)), default=1.0)
 
 
 def agreement(
@@ -131,8 +141,8 @@ def agreement(
 ) -> Agreement:  # fmt: skip
     """Answers next to the right ones. What is not a number names no label."""
     gaps = [gap(one, other) for one, other in pairs]
-    named = [one.index(max(one)) == other.index(max(other)) for one, other in pairs]
-    same = sum(found < 1 and equal for found, equal in zip(gaps, named, strict=True))
+    named = (found < 1 and a.index(max(a)) == b.index(max(b)) for found, (a, b) in zip(gaps, pairs, strict=True))
+    same = sum(named)
     return Agreement(system, against, len(pairs), same, max(gaps, default=0.0), moved)
 
 

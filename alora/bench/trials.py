@@ -103,11 +103,22 @@ class Objection:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """Label probabilities of one sampled request, the system's and the reference's; empty where one is no number."""
+
+    policy: int
+    prefix_tokens: int
+    answered: tuple[float, ...]
+    reference: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Agreement:
     """Verdicts of a system compared with those of ``against``: ``same`` of ``checked`` name the same label.
 
     ``worst`` is the largest difference of a probability, 1 where an answer is no number; ``moved`` by how much the
-    checked adapters move the base's answer on average, None where no adapter is meant to.
+    checked adapters move the base's answer on average, None where no adapter is meant to. ``answers``: of requests
+    that a reference was asked about.
     """
 
     system: str
@@ -116,6 +127,7 @@ class Agreement:
     same: int
     worst: float
     moved: float | None = None
+    answers: list[Answer] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

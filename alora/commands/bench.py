@@ -4,8 +4,9 @@ import tempfile
 from pathlib import Path
 
 from alora.base.load import choose_device, choose_dtype
+from alora.bench.judge import judge
 from alora.bench.plots import PICTURES, write_plots
-from alora.bench.record import plain, record_json
+from alora.bench.record import Record, load_record, plain, record_json
 from alora.bench.report import markdown
 from alora.bench.run import run_bench
 from alora.commands.output import report_file, say, say_json, write_text
@@ -18,23 +19,31 @@ _ROOM = 2**20  # bytes that must fit where the results go; those of a long run t
 
 def run(recipe: Recipe) -> int:
     """Write ``bench.json``, ``bench.md`` and plots; 1 when a ratio was withheld for a fault, or the run was stopped."""
+    if recipe.bench.judge:
+        return _write(recipe, judge(load_record(Path(recipe.bench.judge))))
     device = choose_device(recipe.base.device)
     if recipe.bench.needs_gpu and recipe.base.device == "auto" and device.type != "cuda":
         raise BaseError(
             "this benchmark needs a GPU (bench.needs_gpu), and torch sees none; take bench=cpu, or base.device=cpu for "
             "the same work on the CPU, which may take hours"
         )
-    folder = _folder(recipe)
-    record = run_bench(recipe.bench, recipe.base, device, choose_dtype(recipe.base.dtype, device))
+    _folder(recipe)
+    return _write(recipe, run_bench(recipe.bench, recipe.base, device, choose_dtype(recipe.base.dtype, device)))
+
+
+def _write(recipe: Recipe, record: Record) -> int:
+    """Into the folder of ``output``; a record that is judged again is printed alone unless one is given."""
     report = markdown(record)
     if recipe.json:  # printed before it is written: a disk that has become full does not take the figures with it
         say_json(plain(record))
     else:
         say(report)
-    write_text(folder / "bench.json", record_json(record))
-    write_text(folder / "bench.md", report)
-    plots = write_plots(record, folder)
-    note(f"written to {folder}: bench.md, {len(plots)} plots, and bench.json with every sample")
+    if recipe.output or not recipe.bench.judge:
+        folder = _folder(recipe)
+        write_text(folder / "bench.json", record_json(record))
+        write_text(folder / "bench.md", report)
+        plots = write_plots(record, folder)
+        note(f"written to {folder}: bench.md, {len(plots)} plots, and bench.json with every sample")
     if record.engine.get("name") == "scorer":
         note("without vLLM: the packed scorer against PEFT's LoRA; pip install 'alora-toolkit[vllm]' for the server")
     if record.stopped:

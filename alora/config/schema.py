@@ -352,6 +352,7 @@ class BenchSettings:
 
     workload: str = setting("serving", "what is measured", choices=("serving", "training"))
     battery: str | None = setting(None, "serving; null: random adapters", read_by=("bench",))
+    judge: str | None = setting(None, "bench.json: its verdicts judged again; nothing is measured", read_by=("bench",))
     needs_gpu: bool = setting(False, "refuse a machine without one, unless base.device=cpu asks for it")
     shape: str = setting("27m", "of random weights", choices=SHAPES)
     rank: int = setting(8, "of random adapters", least=1)

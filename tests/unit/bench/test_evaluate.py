@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from alora.bench.record import record_json
+from alora.bench.reference import sampled
 from alora.bench.run import run_bench
 from alora.bench.serving import for_this_machine
 from alora.bench.trials import AA, Run
 from alora.config.schema import BaseSettings, BenchSettings, Recipe, ServingBenchSettings
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
-from tests.unit.bench.cases import Played, judged, machine, played, players, right
+from tests.unit.bench.cases import PREFIX, Played, judged, machine, played, players, right
 
 WORKLOADS = ("grid", "warm", "conversation")
 WRONG, NO_NUMBER, SILENT = (-3.0, -0.05), (math.nan, math.nan), (-0.69, -0.69)
@@ -149,10 +150,22 @@ def test_adapters_of_one_kind_that_do_nothing_withhold(workload, kind):
 @pytest.mark.parametrize("workload", ["grid", "conversation"])
 def test_the_packed_scorer_checks_what_was_not_sampled(workload):
     systems = players() | {"packed": Played("alora")}
-    change(*OURS, answers=lambda policy, number: WRONG if policy == 2 else right(policy))(systems)
+    change(*systems, policies=range(5))(systems)
+    change(*OURS, answers=lambda policy, number: WRONG if policy == 3 else right(policy))(systems)
     record = judged(played(workload, systems))
     assert_withheld(record, "UNEQUAL_VERDICTS")
     assert any(one.against == "the packed scorer" and one.worst > 0.1 for c in record.cells for one in c.agreement)
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1, 2])
+def test_requests_of_the_base_are_sampled_first_middle_and_last(wrong):
+    """The fault: only the first was, which computes the prefix itself, so no hit of the base was ever judged."""
+    systems = players() | {"base": Played("base", answers=lambda p, n: WRONG if p == wrong else right(p))}
+    cells = played("grid", systems)
+    keys = [key for kind, key in sampled(cells[0], PREFIX) if kind == "base"]
+    assert [policy for _, policy in keys] == [0, 1, 2]
+    refused = {one.code for one in judged(cells).cells[0].ratio("base").refused}
+    assert ("UNEQUAL_VERDICTS" in refused) == (wrong is not None)
 
 
 @pytest.mark.parametrize("name", ["base", "reader"])
