@@ -67,9 +67,11 @@ docs: setup ## run every command of the README and of docs/, then build the site
 notebooks: setup ## run the notebooks and write their outputs back
 	$(BIN)/python scripts/run_notebooks.py
 
-gpu: setup ## gradients on a GPU, then aLoRA on vLLM by CUDA graphs and prefix caching; without a GPU its eager half
-	$(BIN)/pytest tests/integration/prefix/test_on_a_gpu.py
-	$(BIN)/python scripts/gpu_acceptance.py --out benchmarks/results/gpu_acceptance.json
+gpu: setup ## what a GPU is asked first, cell by cell into runs/gpu; without one the same cells at toy sizes
+	failed=0; \
+	$(BIN)/python -m scripts.gpu || failed=$$?; \
+	$(BIN)/pytest tests/integration/prefix/test_on_a_gpu.py || failed=$$?; \
+	exit $$failed
 
 clean: ## remove caches and builds; .venv and runs stay
 	rm -rf build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -77,6 +77,7 @@ class Harness:
         self.settings = settings
         self.cells: list[Cell] = []
         self.underway: list[Cell] = []
+        self.finished: Callable[[], None] = lambda: None  # called when more cells are
         self.deadline = None if settings.limit_s is None else time.perf_counter() + settings.limit_s
 
     def measure(self, turns: Mapping[str, Turn], stages: Sequence[Cell], cells: int) -> None:
@@ -99,6 +100,7 @@ class Harness:
                 cell.trials.append(trial)
         self.cells += stages
         self.underway = []
+        self.finished()
 
     def in_time(self) -> None:
         """Go on, or TimeIsUp: ``bench.limit_s`` seconds have passed since the run began."""

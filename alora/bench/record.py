@@ -15,6 +15,7 @@ from alora.reading import read_json
 from alora.typed import leaves, typed
 
 FORMAT = 4  # 1: the dictionaries of alora 0.1
+UNFINISHED = "it was killed, or is still running"  # why a record stopped that is written while its run goes on
 LINE = '"@"'  # stands for one trial or answer until it gets a line of its own
 
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 
 from alora.bench.guard_requests import GuardBench
 from alora.bench.harness import Clock, Context, Harness, TimeIsUp, evaluate
-from alora.bench.record import Record, settings_by_key
+from alora.bench.record import UNFINISHED, Record, settings_by_key
 from alora.bench.roofline import measure_machine
 from alora.bench.serving import ServingBench
 from alora.bench.training import TrainingBench
@@ -21,8 +22,13 @@ from alora.errors import ConfigError, first_line
 from alora.training.loop import tensor_cores
 
 
-def run_bench(settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype) -> Record:
+def run_bench(
+    settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype,
+    keep: Callable[[Record], None] = lambda record: None,
+) -> Record:  # fmt: skip
     """Measure everything that ``settings`` ask for; what was finished is kept, whatever stops it later.
+
+    ``keep`` gets a record of all cells so far after each of them, before any reference was asked.
 
     Raises:
         ConfigError, BaseError, MissingDependency: something is missing, or ``bench.limit_s`` ended the run before
@@ -40,17 +46,20 @@ def run_bench(settings: BenchSettings, base: BaseSettings, device: torch.device,
             gc.collect()
             gc.freeze()  # the libraries' own objects, which collections between runs need not visit
             context.machine = measure_machine(bench.base, clock)
-            stopped = _measured(bench, harness)
-            cells, aa = evaluate(harness.cells, bench)
+
+            def record(stopped: str | None) -> Record:
+                return Record(
+                    settings.workload, describe_environment(), settings_by_key(asdict(settings)),
+                    bench.base.record(base.quantization or "none"), clock.name, bench.tolerance, context.machine,
+                    bench.engine, *evaluate(harness.cells, bench), bench.load(), stopped,
+                    round(time.perf_counter() - began, 1), round(time.process_time() - spent, 1),
+                )  # fmt: skip
+
+            harness.finished = lambda: keep(record(UNFINISHED))
+            return record(_measured(bench, harness))
     finally:
         gc.unfreeze()
         torch.set_num_threads(threads)
-    return Record(
-        settings.workload, describe_environment(), settings_by_key(asdict(settings)),
-        bench.base.record(base.quantization or "none"), clock.name,
-        bench.tolerance, context.machine, bench.engine, cells, aa, bench.load(), stopped,
-        round(time.perf_counter() - began, 1), round(time.process_time() - spent, 1),
-    )  # fmt: skip
 
 
 def _measured(bench: TrainingBench | ServingBench, harness: Harness) -> str | None:

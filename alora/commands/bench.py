@@ -27,8 +27,12 @@ def run(recipe: Recipe) -> int:
             "this benchmark needs a GPU (bench.needs_gpu), and torch sees none; take bench=cpu, or base.device=cpu for "
             "the same work on the CPU, which may take hours"
         )
-    _folder(recipe)
-    return _write(recipe, run_bench(recipe.bench, recipe.base, device, choose_dtype(recipe.base.dtype, device)))
+    file, dtype = _folder(recipe) / "bench.json", choose_dtype(recipe.base.dtype, device)
+
+    def keep(record: Record) -> None:
+        write_text(file, record_json(record))
+
+    return _write(recipe, run_bench(recipe.bench, recipe.base, device, dtype, keep))
 
 
 def _write(recipe: Recipe, record: Record) -> int:

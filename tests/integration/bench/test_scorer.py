@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from alora.bench.harness import Harness, TimeIsUp
-from alora.bench.record import load_record
+from alora.bench.record import UNFINISHED, load_record
 from alora.bench.trials import AA
 from alora.cli import main
 from alora.prefix.scorer import Scorer
@@ -118,6 +118,18 @@ def test_a_run_that_is_out_of_time_reports_what_it_finished(tmp_path, monkeypatc
     assert main([*COMMAND, "bench.limit_s=0.001", f"output={tmp_path / 'none'}"]) == 2
     assert "before anything was finished" in capsys.readouterr().err
     assert not list((tmp_path / "none").iterdir())
+
+
+def test_a_run_that_is_killed_leaves_the_cells_that_were_finished(tmp_path, monkeypatch):
+    def kill(self):
+        if self.cells:
+            raise SystemExit(9)  # the run itself catches no such thing
+
+    monkeypatch.setattr(Harness, "in_time", kill)
+    assert main([*COMMAND, "bench.serving.workloads=[grid]", f"output={tmp_path}"]) == 9
+    record = load_record(tmp_path)
+    assert (len(record.cells), record.stopped) == (1, UNFINISHED)
+    assert [one.code for one in record.cells[0].ratios[0].refused if one.code == "NOT_COMPARED"]
 
 
 @pytest.mark.parametrize("late", [False, True])
