@@ -21,8 +21,9 @@ import torch
 
 from alora.adapter.folder import AdapterSpec
 from alora.bench.material import INVOCATION, random_adapter
+from alora.bench.pairs import draw_batch
 from alora.bench.shapes import SHAPES, random_base
-from alora.bench.trainers import PackedTrainer, draw_batch
+from alora.bench.trainers import PackedTrainer
 from alora.config.environment import describe_environment
 from alora.prefix.store import DiskStore, MemoryStore, PrefixStore
 from alora.training.examples import Batch

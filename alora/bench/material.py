@@ -71,8 +71,7 @@ class Material:
 
     def twin(self, policy: int) -> AdapterWeights:
         """The adapter of ``policy`` as a standard LoRA: the same weights, on from token 0."""
-        adapter = self.adapters[policy]
-        return AdapterWeights(replace(adapter.spec, invocation_ids=None), adapter.tensors)
+        return as_lora(self.adapters[policy])
 
     def conversation(self, tokens: int, seed: int) -> tuple[int, ...]:
         """Prefix ids of one conversation; a longer one begins with a shorter one."""
@@ -147,6 +146,11 @@ def random_adapter(
         for name, (a_RD, b_OR) in fresh.tensors.items()
     }
     return AdapterWeights(spec, tensors)
+
+
+def as_lora(adapter: AdapterWeights) -> AdapterWeights:
+    """The same weights as a standard LoRA."""
+    return AdapterWeights(replace(adapter.spec, invocation_ids=None), adapter.tensors)
 
 
 def adapted(adapter: AdapterWeights) -> set[str]:

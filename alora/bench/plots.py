@@ -68,7 +68,7 @@ def speed_up(axes: Any, record: Record) -> bool:
             if one.ratio and one.baseline == "lora" and cell.workload == "grid":
                 label, policies = f"over LoRA, {cell.at['tokens']} tokens", cell.size("policies")
                 parts |= {label} if cell.mark("lora") else set()
-            elif one.ratio and one.baseline == "peft":
+            elif one.ratio and cell.is_headline(one):
                 label, policies = f"over PEFT, prefix {cell.at['prefix']}", int(one.ours.partition("=")[2])
             else:
                 continue

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from alora.activation import peft_offset
 from alora.adapter.folder import AdapterSpec, peft_config
 from alora.bench.material import Material
-from alora.bench.trials import READS_TEXT, Agreement, Answer, Cell, Result
+from alora.bench.trials import READS_TEXT, Agreement, Cell, Result, SampledAnswer
 from alora.training.trl_engine import put_adapter
 
 SAMPLED = 3  # requests of a system and cell: the first computes the prefix, the others find it in the cache
@@ -75,7 +75,7 @@ class References:
         known, moved = self.answers.get(name, {}), None if name == "base" else self.moved.get(name, 0.0)
         asked = [(key, of(one), known[key]) for key, one in results if key in known]
         found = agreement(system, NAMES[name], [(one, right) for _, one, right in asked], moved)
-        answers = [Answer(policy, len(ids), _finite(one), _finite(right)) for (ids, policy), one, right in asked]
+        answers = [SampledAnswer(policy, len(ids), _finite(one), _finite(right)) for (ids, policy), one, right in asked]
         return replace(found, answers=answers)
 
 

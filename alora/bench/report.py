@@ -7,7 +7,7 @@ import numpy as np
 
 from alora.bench.intervals import Measured
 from alora.bench.record import LoadRecord, OfferedRate, Record
-from alora.bench.trials import AA, WHAT, Agreement, Cell, Ratio
+from alora.bench.trials import AA, FULL_SEQUENCE, WHAT, Agreement, Cell, Ratio
 
 SAMPLES = ((50, 3), (95, 20), (99, 100))  # a percentile, and the fewest samples that it is taken of
 TITLES = {"training": "Packed training, measured", "serving": "Serving many policies on one conversation, measured"}
@@ -76,7 +76,10 @@ def _ms(cell: Cell, system: str) -> str:
 def ratio_text(cell: Cell, ratio: Ratio) -> str:
     if ratio.ratio is None:
         return ratio.why
-    return f"{cell.mark(ratio.baseline)}**{brief(ratio.ratio, 1 if ratio.ratio.value >= 0.1 else 2)}**"
+    shown = brief(ratio.ratio, 1 if ratio.ratio.value >= 0.1 else 2)
+    choice = sum(name in FULL_SEQUENCE for name in cell.systems) > 1
+    bold = "" if choice and not cell.is_headline(ratio) else "**"
+    return f"{cell.mark(ratio.baseline)}{bold}{shown}{bold}"
 
 
 def _ratios(cells: Sequence[Cell]) -> str:
@@ -90,10 +93,12 @@ def _ratios(cells: Sequence[Cell]) -> str:
     ]  # fmt: skip
     ms = "ms a pair" if cells[0].by_piece else "ms"
     heads = [*cells[0].at, "ours", ms, "baseline", ms, "times faster", "tokens", "arithmetic"]
+    choice = any(name in FULL_SEQUENCE[1:] for name in cells[0].systems)
+    fastest = "Bold: over the fastest of PEFT's four. " if choice else ""
     note = "*tokens*: how many times more prompt tokens the baseline computed; *arithmetic*: what the rooflines allow."
     chances = sorted({f"{ratio.ratio.coverage:.0%}" for cell in cells for ratio in cell.ratios if ratio.ratio})
     covers = f"\n\nA ratio's interval covers {' or '.join(chances)}." if chances else ""
-    return f"{table(heads, rows)}\n\n{note}{covers}" if rows else ""
+    return f"{table(heads, rows)}\n\n{fastest}{note}{covers}" if rows else ""
 
 
 def _shown(cells: Sequence[Cell]) -> Iterator[tuple[Cell, str, list[str]]]:
@@ -115,9 +120,10 @@ def _systems(cells: Sequence[Cell]) -> str:
             *(brief(cell.request_ms(name, percent)) for percent in (50, 95)),
             *(f"{cell.mark(name)}{count:.0f}" if tokens[0] else "-" for count in tokens),
             f"{1000 * front:.1f}" if front else "-",
+            f"{cell.launches[name].launches:.0f}" if name in cell.launches else "-",
         ])  # fmt: skip
     heads = ["cell", "system", "ms", "times the roofline", "request p50, ms", "p95", "tokens computed", "hit",
-             "until accepted, ms"]  # fmt: skip
+             "until accepted, ms", "launches a layer"]  # fmt: skip
     return table(heads, rows)
 
 

@@ -1,11 +1,12 @@
-"""Training steps on equal pairs: ours, packed, and two full-sequence trainers that it is compared with.
+"""Training steps on equal pairs: ours, packed, and full-sequence trainers that it is compared with.
 
 The baselines share nothing between policies, so P policies cost P times one. All run as fast as their packages allow:
-no gradient checkpointing, no padding, one conversation a batch (on CPU no slower per pair than four), float32 as
-loaded.
+no gradient checkpointing, float32 as loaded, prompts of one length, so that no batch holds padding.
 
-- ``peft``: PEFT's aLoRA in a loop of its own, logits of the last token only, loss over the label tokens.
-- ``trl``: the same model in TRL's ``SFTTrainer``, whose step and loss over the vocabulary are those of
+- ``peft``: PEFT's aLoRA in a loop of its own, logits of the last token only, loss over the label tokens;
+  ``peft_lora``: a standard LoRA in its place; ``peft_batch``, ``peft_lora_batch``: :data:`BATCH` conversations at a
+  time, with the attention mask that a collator gives a padded batch.
+- ``trl``: the same aLoRA in TRL's ``SFTTrainer``, whose step and loss over the vocabulary are those of
   ``transformers.Trainer``, with settings that make it right and fast: ``max_length=None`` (1024 would cut the
   invocation off), loss on the answer only, no bfloat16, no checkpointing.
 """
@@ -13,7 +14,6 @@ loaded.
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +26,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainingArgum
 from alora.activation import peft_offset
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
-from alora.bench.material import INVOCATION, LABELS, draw_suffix, token_ids
+from alora.bench.material import LABELS
+from alora.bench.pairs import pairs_of, piece_of, some_pairs
 from alora.bench.trials import Piece
 from alora.config.schema import TrainingSettings
 from alora.prefix.packed import PackedModel
@@ -40,28 +41,6 @@ from alora.training.trl_engine import IGNORED, layers, put_adapter, trl_package
 
 PASS_TOKENS = TrainingSettings().max_suffix_tokens  # of a packed pass
 Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
-
-
-def draw_batch(
-    vocab: int, prefix: int, suffix: int, policies: int, seed: int, banned: frozenset[int] = frozenset(INVOCATION)
-) -> Batch:
-    """Random pairs of one conversation. Pair ``p`` is the same for any number of policies above ``p``."""
-    suffixes = [draw_suffix(vocab, suffix, seed + 1 + policy).token_ids for policy in range(policies)]
-    pairs = tuple(Pair(0, policy, ids, LABELS) for policy, ids in enumerate(suffixes))
-    labels = tuple(policy % len(LABELS) for policy in range(policies))
-    return Batch((token_ids(vocab, prefix, seed, banned),), pairs, labels, (1.0,) * policies)
-
-
-def over_vocabulary(batch: Batch, vocab: int) -> Batch:
-    """The same answers, each chosen among all tokens, as language-model trainers do."""
-    answers = tuple(pair.label_token_ids[label] for pair, label in zip(batch.pairs, batch.labels, strict=True))
-    pairs = tuple(replace(pair, label_token_ids=tuple(range(vocab))) for pair in batch.pairs)
-    return replace(batch, pairs=pairs, labels=answers)
-
-
-def piece_of(prefixes: Sequence[tuple[int, ...]], pair: Pair, label: int) -> Piece:
-    """The work of training one pair."""
-    return Piece.of(prefixes[pair.prefix] + pair.suffix_ids, (pair.label_token_ids[label],), pair.policy)
 
 
 def difference(ours: Gradients, reference: Gradients) -> float:
@@ -99,10 +78,6 @@ class PackedTrainer:
         )  # fmt: skip
         self._trainer.current_gradient_accumulation_steps = 1  # set by the training loop, which is not timed
 
-    @property
-    def shared_tokens(self) -> int:
-        return len(self.batch.prefixes[0])
-
     def on(self, batch: Batch) -> Self:
         """The same trainer on other pairs."""
         other = copy.copy(self)
@@ -125,11 +100,22 @@ class PackedTrainer:
 
     def pieces(self) -> list[Piece]:
         """The pairs that the model ran since :meth:`clear`."""
-        labels = {(p.policy, p.suffix_ids): n for p, n in zip(self.batch.pairs, self.batch.labels, strict=True)}
+        batch = self.batch
+        keys = [(batch.prefixes[pair.prefix], pair.policy, pair.suffix_ids) for pair in batch.pairs]
+        labels = dict(zip(keys, batch.labels, strict=True))
+        ran = [(prefixes, pair) for prefixes, pairs in self._ran for pair in pairs]
         return [
-            piece_of(prefixes, pair, labels.get((pair.policy, pair.suffix_ids), 0))
-            for prefixes, pairs in self._ran for pair in pairs
-        ]  # fmt: skip
+            piece_of(prefixes, pair, labels.get((prefixes[pair.prefix], pair.policy, pair.suffix_ids), 0))
+            for prefixes, pair in ran
+        ]
+
+    def shared(self) -> list[int]:
+        """Tokens of each of them that an earlier one of its conversation has computed."""
+        seen, tokens = set[tuple[int, ...]](), list[int]()
+        for prefix in (prefixes[pair.prefix] for prefixes, pairs in self._ran for pair in pairs):
+            tokens.append(len(prefix) if prefix in seen else 0)
+            seen.add(prefix)
+        return tokens
 
     def outcomes(self, policies: Sequence[int]) -> tuple[Sequence[Gradients], list[int]]:
         """Gradients of some policies from one step; and the policies that got no finite gradient."""
@@ -138,7 +124,7 @@ class PackedTrainer:
         outcomes = [
             {name: (a.clone(), b.clone()) for name, (a, b) in self.gradients(policy).items()} for policy in policies
         ]
-        untrained = [pair.policy for pair in self.batch.pairs if not self._has_gradient(pair.policy)]
+        untrained = sorted({pair.policy for pair in self.batch.pairs if not self._has_gradient(pair.policy)})
         self.clear()
         return outcomes, untrained
 
@@ -165,44 +151,59 @@ def trainer_options(scratch: Path, device: torch.device) -> dict[str, Any]:
 
 
 class PeftTrainer:
-    """PEFT's aLoRA over the whole prompt, in as little code as possible."""
-
-    shared_tokens = 0
+    """PEFT's aLoRA, or LoRA where ``adapter`` is one, over ``rows`` whole prompts of a policy at a time."""
 
     def __init__(
-        self, model: PeftModel, adapter: AdapterWeights, batch: Batch, scratch: Path, policy: int = 0
+        self, model: PeftModel, adapter: AdapterWeights, batch: Batch, scratch: Path, policy: int = 0, rows: int = 1
     ) -> None:  # fmt: skip
-        self._model, self._batch, self._scratch = model, batch, scratch
+        self._model, self._batch, self._scratch, self._rows = model, batch, scratch, rows
         self.train_policy(adapter, policy)
 
     def train_policy(self, adapter: AdapterWeights, policy: int) -> None:
-        """Go on with another pair of the batch, and its adapter."""
+        """Go on with the first pairs of another policy, and its adapter."""
         put_adapter(self._model, adapter)
-        self._adapter, self._policy, pair = adapter, policy, self._batch.pairs[policy]
-        (prefix_ids,) = self._batch.prefixes
-        self._take(prefix_ids + pair.suffix_ids, len(prefix_ids), self._batch.labels[policy])
+        self._adapter, self._policy = adapter, policy
+        self._take(pairs_of(self._batch, policy)[: self._rows])
 
-    def _take(self, prompt: tuple[int, ...], prefix: int, label: int) -> None:
-        self._label, ids_BT = label, torch.tensor([prompt], device=self._model.device)
-        offsets = [peft_offset(len(prompt), prefix)]
-        self._inputs = {"input_ids": ids_BT, "logits_to_keep": 1, "use_cache": False, "alora_offsets": offsets}
+    def _take(self, chosen: Sequence[int]) -> None:
+        batch = some_pairs(self._batch, chosen)
+        prompts = [prefix + pair.suffix_ids for prefix, pair in zip(batch.prefixes, batch.pairs, strict=True)]
+        ids_BT = torch.tensor(prompts, device=self._model.device)
+        self._labels = torch.tensor(batch.labels, device=ids_BT.device)
+        self._inputs: dict[str, Any] = {"input_ids": ids_BT, "logits_to_keep": 1, "use_cache": False}
+        if len(chosen) > 1:
+            self._inputs["attention_mask"] = torch.ones_like(ids_BT)
+        if self._adapter.spec.activated:
+            ends = zip(prompts, batch.prefixes, strict=True)
+            self._inputs["alora_offsets"] = [peft_offset(len(prompt), len(prefix)) for prompt, prefix in ends]
 
     def step(self) -> None:
         """Forward with the last token's logits, and backward."""
         logits_BL = self._model.train()(**self._inputs).logits[:, -1, list(LABELS)].float()
-        torch.nn.functional.cross_entropy(logits_BL, torch.tensor([self._label], device=logits_BL.device)).backward()
+        torch.nn.functional.cross_entropy(logits_BL, self._labels, reduction="sum").backward()
 
     def pieces(self) -> list[Piece]:
-        """The one pair, from the tokens that the model is given."""
-        return [Piece.of(self._inputs["input_ids"][0].tolist(), (LABELS[self._label],), self._policy)]
+        """The pairs, from the tokens that the model is given."""
+        rows = zip(self._inputs["input_ids"].tolist(), self._labels.tolist(), strict=True)
+        return [Piece.of(ids, (LABELS[label],), self._policy) for ids, label in rows]
+
+    def shared(self) -> list[int]:
+        """Nothing is."""
+        return [0] * len(self._inputs["input_ids"])
 
     def clear(self) -> None:
         self._model.zero_grad(set_to_none=True)
 
     def outcome(self) -> Gradients:
-        """The gradients of one step."""
+        """The gradients of all pairs of the policy; the first step's are what is timed."""
         self.clear()
         self.step()
+        own = pairs_of(self._batch, self._policy)
+        for first in range(self._rows, len(own), self._rows):
+            self._take(own[first : first + self._rows])
+            self.step()
+        if len(own) > self._rows:
+            self._take(own[: self._rows])
         gradients = {}
         for name, (_, (a, b)) in zip(self._adapter.tensors, layers(self._model, self._adapter), strict=True):
             if a.grad is not None and b.grad is not None:
@@ -216,8 +217,11 @@ class TrlTrainer(PeftTrainer):
     one of its own.
     """
 
-    def _take(self, prompt: tuple[int, ...], prefix: int, label: int) -> None:
-        self._trainer = self._make_trainer((*prompt, LABELS[label]))
+    def _take(self, chosen: Sequence[int]) -> None:
+        (at,) = chosen
+        pair = self._batch.pairs[at]
+        prompt = self._batch.prefixes[pair.prefix] + pair.suffix_ids
+        self._trainer = self._make_trainer((*prompt, LABELS[self._batch.labels[at]]))
         self._trainer.current_gradient_accumulation_steps = 1  # set by the training loop, which is not timed
         batch = next(iter(self._trainer.get_train_dataloader()))
         self._inputs = {name: value.to(self._model.device) for name, value in batch.items()}
@@ -248,4 +252,5 @@ class TrlTrainer(PeftTrainer):
         return [Piece.of(ids[:at], tuple(labels[at : at + 1]), self._policy)]
 
 
-TRAINERS = {"peft": PeftTrainer, "trl": TrlTrainer}
+BATCH = 8  # conversations of a batch, ours and the baselines'
+PEFT = {"peft": (True, 1), "peft_batch": (True, BATCH), "peft_lora": (False, 1), "peft_lora_batch": (False, BATCH)}

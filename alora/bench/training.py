@@ -1,20 +1,36 @@
-"""``alora bench training``: packed training against two full-sequence trainers, on equal pairs or without a ratio."""
+"""``alora bench training``: packed training against full-sequence trainers, on equal pairs or without a ratio.
+
+- ``training``: every one of :data:`~alora.bench.trainers.BATCH` conversations is labelled for all P policies.
+- ``own_rows``: every conversation is labelled for one of eight policies alone, as most users have them; a step holds
+  ``bench.own_rows`` of each, as one of ``alora train`` does.
+
+What counts is the ratio over the fastest of PEFT's four (:data:`~alora.bench.trials.FULL_SEQUENCE`).
+"""
 
 import gc
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
+from peft import PeftModel
+from transformers import PreTrainedModel
+
+from alora.adapter.folder import AdapterWeights
 from alora.bench import guards
 from alora.bench.guards import Code, refuse
 from alora.bench.harness import Benchmark, Context
-from alora.bench.material import LABELS, adapter_spec, bench_base, random_adapter
+from alora.bench.launches import FAMILIES, launches_a_layer, tiny_ids
+from alora.bench.material import LABELS, adapter_spec, as_lora, bench_base, random_adapter
+from alora.bench.pairs import draw_batch, over_vocabulary, piece_of, some_pairs, whole_prompts
 from alora.bench.reference import peft_model
 from alora.bench.roofline import FlopCount
-from alora.bench.trainers import TRAINERS, PackedTrainer, PeftTrainer, difference, draw_batch, over_vocabulary, piece_of
-from alora.bench.trials import AA, Agreement, Cell, Objection, Result, Run
+from alora.bench.trainers import BATCH, PEFT, Gradients, PackedTrainer, PeftTrainer, TrlTrainer, difference
+from alora.bench.trials import AA, TRAINING, Agreement, Cell, Launches, Objection, Result, Run
 from alora.training.examples import Batch
 
 UNLIKE = 1e9  # what a record holds for an infinite difference, which JSON does not have
+OWN = TRAINING[1]
+OWN_POLICIES = 8
 
 
 class TrainingBench(Benchmark):
@@ -35,23 +51,26 @@ class TrainingBench(Benchmark):
         self._untrained: dict[tuple[str, str], list[int]] = {}
 
     def measure(self) -> None:
-        for prefix in self._settings.prefixes:
-            self._cell(prefix)
+        for workload in TRAINING if self._settings.own_rows else TRAINING[:1]:
+            for prefix in self._settings.prefixes:
+                self._cell(workload, prefix)
 
-    def _batch(self, prefix: int, policies: int) -> Batch:
-        settings, base = self._settings, self.base
-        return draw_batch(base.shape.vocab, prefix, settings.suffix, policies, settings.seed, base.banned)
+    def _batch(self, workload: str, prefix: int, policies: int) -> Batch:
+        settings, base, own = self._settings, self.base, workload == OWN
+        conversations = settings.own_rows * policies if own else BATCH
+        sizes = base.shape.vocab, prefix, settings.suffix, policies, settings.seed
+        return draw_batch(*sizes, base.banned, conversations, own)
 
-    def _packed(self, batch: Batch) -> PackedTrainer:
-        return PackedTrainer(self.base.model, self._adapters[: len(batch.pairs)], batch, self._context.scratch)
-
-    def _cell(self, prefix: int) -> None:
+    def _cell(self, workload: str, prefix: int) -> None:
         """Make the trainers, compare what they compute, and time them interleaved with an A/A run."""
         settings, counts = self._settings, sorted(self._settings.policies)
-        ours = {f"packed P={policies}": self._packed(self._batch(prefix, policies)) for policies in counts}
-        cell = Cell("training", {"prefix": prefix, "suffix": settings.suffix}, list(ours))
-        own = self._adapters[0], self._batch(prefix, counts[-1]), self._context.scratch
-        baselines = {name: TRAINERS[name](peft_model(self.base.model, self._spec), *own) for name in settings.baselines}
+        counts = [min(OWN_POLICIES, counts[-1])] if workload == OWN else counts
+        batches = {policies: self._batch(workload, prefix, policies) for policies in counts}
+        ours, baselines = self._systems(batches, settings.baselines)
+        at: dict[str, int | str] = {"prefix": prefix, "suffix": settings.suffix, "conversations": BATCH}
+        if workload == OWN:
+            at |= {"policies": counts[0], "conversations": len(batches[counts[0]].prefixes)}
+        cell = Cell(workload, at, list(ours), launches=self._launches(workload, counts))
         self._compare(cell, ours, baselines, sorted({0, counts[-1] - 1}))
         systems = {**ours, **baselines, AA: ours[cell.ours[0]]}
         turns = {name: lambda number, one=one: [self._timed(one)] for name, one in systems.items()}
@@ -60,50 +79,108 @@ class TrainingBench(Benchmark):
             one.close()
         gc.collect()
 
+    def _systems(
+        self, batches: Mapping[int, Batch], baselines: Sequence[str], model: PreTrainedModel | None = None
+    ) -> tuple[dict[str, PackedTrainer], dict[str, PeftTrainer]]:
+        """A packed trainer for each number of policies, and the baselines; on the measured base, or on ``model``."""
+        adapters, scratch = self._adapters, self._context.scratch
+        if model is None:
+            model = self.base.model
+        else:
+            adapters = [random_adapter(self._spec, model, policy) for policy in range(max(batches))]
+        ours = {f"packed P={n}": PackedTrainer(model, adapters[:n], batch, scratch) for n, batch in batches.items()}
+        found, models = dict[str, PeftTrainer](), dict[bool, PeftModel]()
+        largest = batches[max(batches)]
+        for name in baselines:
+            if name == "trl":  # which patches its model
+                one = peft_model(model, self._spec)
+                found[name] = TrlTrainer(one, adapters[0], some_pairs(largest, [0]), scratch)
+                continue
+            activated, rows = PEFT[name]
+            adapter = adapters[0] if activated else as_lora(adapters[0])
+            if activated not in models:
+                models[activated] = peft_model(model, adapter.spec)
+            found[name] = PeftTrainer(models[activated], adapter, largest, scratch, rows=rows)
+        return ours, found
+
+    def _launches(self, workload: str, counts: Sequence[int]) -> dict[str, Launches]:
+        """Of a layer, by system; of a base without quantization, of a family that the benchmark can draw."""
+        settings, family = self._settings, self.base.shape.family
+        if family not in FAMILIES or self._context.base.quantization:
+            return {}
+
+        def step_on(base: PreTrainedModel, policies: int, baselines: Sequence[str]) -> Callable[[], None]:
+            drawn = self._batch(workload, 64, policies)
+            pairs = tuple(replace(pair, suffix_ids=tiny_ids(pair.suffix_ids)) for pair in drawn.pairs)
+            batch = replace(drawn, prefixes=tuple(map(tiny_ids, drawn.prefixes)), pairs=pairs)
+            ours, others = self._systems({policies: batch}, baselines, base)
+            (one,) = others.values() if baselines else ours.values()
+
+            def step() -> None:
+                one.clear()
+                one.step()
+
+            return step
+
+        asked = [(f"packed P={policies}", policies, ()) for policies in counts]
+        asked += [(name, counts[-1], (name,)) for name in settings.baselines if name in PEFT]
+        return {
+            name: launches_a_layer(lambda base, n=policies, one=one: step_on(base, n, one), family)
+            for name, policies, one in asked
+        }
+
     def _timed(self, trainer: PackedTrainer | PeftTrainer) -> Run:
         """One step from cleared gradients, and the pairs that it ran."""
         trainer.clear()
         _, seconds, wall = self._context.clock.time(trainer.step)
-        shared = trainer.shared_tokens  # computed once, and counted for the first
-        pieces = enumerate(trainer.pieces())
-        return Run.of(seconds, wall, [Result(piece, 0.0, shared if number else 0) for number, piece in pieces])
+        ran = zip(trainer.pieces(), trainer.shared(), strict=True)
+        return Run.of(seconds, wall, [Result(piece, 0.0, shared) for piece, shared in ran])
 
     def _compare(
         self, cell: Cell, ours: Mapping[str, PackedTrainer], baselines: Mapping[str, PeftTrainer], checked: list[int]
     ) -> None:
         """Worst relative difference of each baseline's gradients to ours.
 
-        ``peft`` is compared for the first and the last policy, with every number of policies that holds them. ``trl``
-        trains against the whole vocabulary, so it is compared with ours doing the same for the first policy. Of the
-        policies between, each packed trainer notes which got no gradient.
+        PEFT's aLoRA is compared for the first and the last policy, with every number of policies that holds them.
+        Others are compared for the first policy with ours doing the same: LoRA with whole prompts as suffixes, ``trl``
+        with the whole vocabulary. Of the policies between, each packed trainer notes which got no gradient.
         """
         outcomes = []
         for name, one in ours.items():
-            found, self._untrained[cell.name, name] = one.outcomes([p for p in checked if p < len(one.batch.pairs)])
+            found, self._untrained[cell.name, name] = one.outcomes([p for p in checked if p < policies_of(name)])
             outcomes.append(found)
+        batch = list(ours.values())[-1].batch
         for name, baseline in baselines.items():
-            if name == "peft":
+            if name == "trl":
+                wide = over_vocabulary(some_pairs(batch, [0]), self.base.shape.vocab)
+                pairs = [(self._first(self._adapters[0], wide), baseline.outcome())]
+            elif PEFT[name][0]:
                 references = []
                 for policy in reversed(checked):  # the first is what is timed
                     baseline.train_policy(self._adapters[policy], policy)
                     references.insert(0, baseline.outcome())
                 pairs = [pair for found in outcomes for pair in zip(found, references, strict=False)]
             else:
-                wide = self._packed(over_vocabulary(self._batch(cell.size("prefix"), 1), self.base.shape.vocab))
-                pairs = [(wide.outcomes([0])[0][0], baseline.outcome())]
-                wide.close()
+                pairs = [(self._first(as_lora(self._adapters[0]), whole_prompts(batch, 0)), baseline.outcome())]
             self._worst[cell.name, name] = max(difference(mine, theirs) for mine, theirs in pairs)
+
+    def _first(self, adapter: AdapterWeights, batch: Batch) -> Gradients:
+        """Gradients of the one policy of ``batch``, by ours."""
+        trainer = PackedTrainer(self.base.model, [adapter], batch, self._context.scratch)
+        (found,), _ = trainer.outcomes([0])
+        trainer.close()
+        return found
 
     def faults(self, cell: Cell, system: str) -> list[Objection]:
         """Other gradients, pairs that a timed step left out, policies that were not trained."""
         if (worst := self._worst.get((cell.name, system))) is not None:
             text = f"gradients of {system} and ours differ by {worst:.1e} (rounding explains {self.tolerance:.0e})"
             return refuse(Code.UNEQUAL_GRADIENTS, text, not worst <= self.tolerance)
-        policies, missing = policies_of(system), self._untrained[cell.name, system]
-        batch = self._batch(cell.size("prefix"), policies)
+        missing = self._untrained[cell.name, system]
+        batch = self._batch(cell.workload, cell.size("prefix"), policies_of(system))
         wanted = {piece_of(batch.prefixes, *pair) for pair in zip(batch.pairs, batch.labels, strict=True)}
         ran = min(len(wanted & set(trial.run.work)) for trial in cell.of(system))
-        left_out = refuse(Code.UNEQUAL_WORK, f"ours ran {ran} of its {policies} pairs", ran < policies)
+        left_out = refuse(Code.UNEQUAL_WORK, f"ours ran {ran} of its {len(wanted)} pairs", ran < len(wanted))
         return left_out + refuse(Code.NO_GRADIENT, f"policies {missing} of ours got no finite gradient", missing)
 
     def roofline(self, cell: Cell, system: str) -> float:
@@ -111,11 +188,13 @@ class TrainingBench(Benchmark):
         return self._flops(cell, cell.ours[0] if system == AA else system) / self._context.machine.flops
 
     def _flops(self, cell: Cell, system: str) -> float:
-        prefix, suffix = cell.size("prefix"), cell.size("suffix")
+        prefix, suffix, count = cell.size("prefix"), cell.size("suffix"), self._count
+        pairs = cell.of(system)[0].run.pieces
         if system in self._settings.baselines:
-            return self._count.full_sequence(prefix, suffix)
-        policies = policies_of(system)
-        return policies * self._count.packed(prefix, suffix, len(LABELS), policies)
+            before = prefix if PEFT.get(system, (True, 1))[0] else 0  # a standard LoRA is on from token 0
+            return pairs * count.full_sequence(before, prefix + suffix - before)
+        sharing = 1 if cell.workload == OWN else policies_of(system)
+        return pairs * count.packed(prefix, suffix, len(LABELS), sharing)
 
     def agreement(self, cell: Cell, system: str) -> list[Agreement]:
         """Of gradients, as far as a record shows them: the worst relative difference."""

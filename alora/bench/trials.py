@@ -11,7 +11,13 @@ import numpy as np
 from alora.bench.intervals import Measured, median_interval
 
 AA = "aa"  # ours once more, under another name: the A/A run
-ORDER = ("guard", "lora", "alora", "base", "reader", "packed", "peft", "trainer", "trl", AA)  # of columns
+FULL_SEQUENCE = (
+    "peft",
+    "peft_batch",
+    "peft_lora",
+    "peft_lora_batch",
+)  # ours is held against the fastest
+ORDER = ("guard", "lora", "alora", "base", "reader", "packed", *FULL_SEQUENCE, "trainer", "trl", AA)  # of columns
 WHAT = {
     "guard": "one POST /v1/guard for all policies; the others are then asked over HTTP, too",
     "lora": "standard LoRA: the same weights, adapted from token 0",
@@ -19,8 +25,11 @@ WHAT = {
     "base": "the base alone, with the policy's text as prompt",
     "reader": "the same prompts as vLLM's own shared-prefix reader sends them (/v1/systemone)",
     "packed": "the packed scorer, in this process, without a cache between calls",
+    "peft_batch": "PEFT's aLoRA over whole prompts, eight conversations of a policy in a batch; `peft`: one",
+    "peft_lora_batch": "PEFT's LoRA, the same way; `peft_lora`: one",
     AA: "ours against itself",
 }
+TRAINING = ("training", "own_rows")  # workloads
 READS_TEXT = ("base", "reader")  # systems that read a policy's text, so their prompts are their own
 
 
@@ -103,7 +112,7 @@ class Objection:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SampledAnswer:
     """Label probabilities of one sampled request, the system's and the reference's; empty where one is no number."""
 
     policy: int
@@ -127,7 +136,18 @@ class Agreement:
     same: int
     worst: float
     moved: float | None = None
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[SampledAnswer] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Of a step, or of a layer of it. ``waits``: for a value on the GPU, which stop the host; ``from_python``: tensors
+    made of Python numbers, copied while the host waits.
+    """
+
+    launches: float
+    waits: float
+    from_python: float
 
 
 @dataclass(frozen=True)
@@ -162,7 +182,8 @@ class Cell:
     """One condition of a workload with everything measured in it; ``at`` names the condition.
 
     ``ours`` are compared with every other system (empty: nothing is compared), the first of them by the A/A run.
-    ``kept``: tokens that the stage before has left in a system's cache; ``roofline``: least seconds of a system's run.
+    ``kept``: tokens that the stage before has left in a system's cache; ``roofline``: least seconds of a system's run;
+    ``launches``: of a layer.
     """
 
     workload: str
@@ -172,6 +193,7 @@ class Cell:
     roofline: dict[str, float] = field(default_factory=dict)
     ratios: list[Ratio] = field(default_factory=list)
     agreement: list[Agreement] = field(default_factory=list)
+    launches: dict[str, Launches] = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
 
     @property
@@ -195,7 +217,7 @@ class Cell:
     @property
     def by_piece(self) -> bool:
         """Whether only times of a piece can be compared: in training each system runs as many pairs as it likes."""
-        return self.workload == "training" or len(self.ours) > 1
+        return self.workload in TRAINING or len(self.ours) > 1
 
     def share(self, system: str) -> float:
         """How many of its runs make a whole burst: more than 1 where a run is a part, which stands for the whole."""
@@ -223,3 +245,8 @@ class Cell:
 
     def ratio(self, baseline: str) -> Ratio | None:
         return next((ratio for ratio in self.ratios if ratio.baseline == baseline), None)
+
+    def is_headline(self, ratio: Ratio) -> bool:
+        """Whether its baseline is the fastest full-sequence trainer of the cell."""
+        known = [name for name in FULL_SEQUENCE if self.of(name)]
+        return bool(known) and ratio.baseline == min(known, key=lambda name: self.each_ms(name).value)

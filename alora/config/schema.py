@@ -26,7 +26,7 @@ FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc"
            "recall_at_5_fpr")  # fmt: skip
 WORKLOADS = ("grid", "warm", "conversation", "open_loop", "guard")
 SYSTEMS = ("lora", "alora", "base", "reader", "packed")
-BASELINES = ("peft", "trl")
+BASELINES = ("peft", "peft_batch", "peft_lora", "peft_lora_batch", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
 SCORERS = "vllm, packed, http://HOST:PORT, or a list of such URLs"
@@ -361,6 +361,9 @@ class BenchSettings:
     suffix: int = setting(32, "tokens of a policy's instruction; three are the invocation's", least=4)
     policies: list[int] = setting([1, 8, 32, 100], "on one conversation", least=1, some=True, distinct=True)
     baselines: list[str] = setting(list(BASELINES), "of training", some=True, distinct=True, choices=BASELINES)
+    own_rows: int = setting(
+        8, "training: conversations of each policy in a step where none is labelled for two; 0: left out", least=0
+    )
     rounds: int = setting(3, "at least; a workload of few cells runs more", least=1)
     limit_s: float | None = setting(
         None, "after these seconds nothing new is begun; what is finished is reported", above=0

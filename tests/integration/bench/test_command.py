@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from alora.bench.record import load_record
+from alora.bench.report import ratio_text
 from alora.bench.run import run_bench
 from alora.bench.shapes import SHAPES
-from alora.bench.trials import AA
+from alora.bench.trials import AA, FULL_SEQUENCE
 from alora.cli import main
 from alora.config.schema import SHAPES as KNOWN_SHAPES
 from alora.config.schema import BaseSettings, BenchSettings
@@ -37,20 +38,46 @@ def test_a_users_file_of_the_name_of_a_plot_stays(tmp_path, capsys, name, linked
 
 def test_every_system_is_measured_and_every_sample_kept(report):
     _, record, _ = report
-    (cell,) = record.cells
-    systems = ["packed P=1", "packed P=3", "peft", "trl", AA]
+    cell, own = record.cells
+    baselines = [*FULL_SEQUENCE, "trl"]
+    assert (own.workload, own.systems) == ("own_rows", ["packed P=3", *baselines, AA])
+    assert [own.of(name)[0].run.pieces for name in own.systems] == [24, 1, 8, 1, 8, 1, 24]
+    systems = ["packed P=1", "packed P=3", *baselines, AA]
     assert cell.systems == systems
     assert {name: [trial.round for trial in cell.of(name)] for name in systems} == {
         name: [*range(8)] for name in systems
     }
-    assert [cell.of(name)[0].run.pieces for name in systems] == [1, 3, 1, 1, 1]
+    assert [cell.of(name)[0].run.pieces for name in systems] == [8, 24, 1, 8, 1, 8, 1, 8]
+    assert cell.of("packed P=3")[0].run.computed == 8 * (48 + 3 * 12)
+    assert own.of("packed P=3")[0].run.computed == 24 * (48 + 12)
+
+
+def test_what_is_printed_in_bold_is_over_the_fastest_of_the_four(report):
+    _, record, _ = report
+    for cell in record.cells:
+        heads = [ratio for ratio in cell.ratios if cell.is_headline(ratio)]
+        fastest = min(FULL_SEQUENCE, key=lambda name: cell.each_ms(name).value)
+        assert [(one.ours, one.baseline) for one in heads] == [(name, fastest) for name in cell.ours]
+        for ratio in cell.ratios:
+            assert ("**" in ratio_text(cell, ratio)) == (ratio in heads and ratio.ratio is not None)
+
+
+def test_launches_stand_next_to_the_times(report):
+    """On a base of a few layers and few numbers: what PEFT launches does not depend on the batch."""
+    _, record, _ = report
+    for cell in record.cells:
+        assert set(cell.launches) == {*cell.ours, *FULL_SEQUENCE}
+        found = {name: one.launches for name, one in cell.launches.items()}
+        assert found["peft"] == found["peft_batch"] > found["peft_lora"] == found["peft_lora_batch"] > 200
+        assert all(found[name] > 0 for name in cell.ours)
 
 
 def test_the_baselines_agree_with_ours_on_the_very_workload(report):
     _, record, _ = report
-    found = {one.system: one.worst for one in record.cells[0].agreement}
-    assert set(found) == {"peft", "trl"}
-    assert all(worst <= 1e-4 for worst in found.values())
+    for cell in record.cells:
+        found = {one.system: one.worst for one in cell.agreement}
+        assert set(found) == {*FULL_SEQUENCE, "trl"}
+        assert all(worst <= 1e-4 for worst in found.values())
 
 
 def test_order_is_shuffled_and_interleaved(report):
@@ -78,7 +105,9 @@ def test_a_record_says_what_it_was_measured_on_and_by_what(report):
 
 def test_a_base_in_four_bits():
     """TRL casts adapters of a 4-bit base to bfloat16, which the guard tells from rounding."""
-    settings = BenchSettings(workload="training", shape="mini", prefixes=[40], suffix=8, policies=[1], rounds=2, rank=4)
+    settings = BenchSettings(
+        workload="training", shape="mini", prefixes=[40], suffix=8, policies=[1], rounds=2, rank=4, own_rows=0
+    )
     plain, packed = (
         run_bench(replace(settings, baselines=names), base, torch.device("cpu"), torch.float32)
         for names, base in ((["peft"], BaseSettings()), (["peft", "trl"], BaseSettings(quantization="nf4")))

@@ -11,10 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from alora.adapter.folder import AdapterSpec
 from alora.bench.material import INVOCATION, LABELS, random_adapter
+from alora.bench.pairs import draw_batch
 from alora.bench.reference import peft_model
 from alora.bench.roofline import FlopCount
 from alora.bench.shapes import SHAPES, BaseShape, random_base
-from alora.bench.trainers import PASS_TOKENS, PackedTrainer, PeftTrainer, draw_batch
+from alora.bench.trainers import PASS_TOKENS, PackedTrainer, PeftTrainer
 
 WIDE = BaseShape(vocab=97, hidden=64, intermediate=96, layers=2, heads=4, kv_heads=2, width=16)
 TARGETS = tuple(sorted(WIDE.linears))

@@ -13,17 +13,17 @@ from alora.bench import harness
 from alora.bench.guards import GRADIENT_TOLERANCE, unequal_work
 from alora.bench.harness import Clock
 from alora.bench.material import INVOCATION, random_adapter
+from alora.bench.pairs import draw_batch, over_vocabulary, pairs_of, some_pairs
 from alora.bench.record import record_json
 from alora.bench.reference import peft_model
 from alora.bench.run import run_bench
 from alora.bench.shapes import SHAPES, random_base
 from alora.bench.trainers import (
+    BATCH,
     PackedTrainer,
     PeftTrainer,
     TrlTrainer,
     difference,
-    draw_batch,
-    over_vocabulary,
 )
 from alora.bench.trials import AA, Result, Run, Trial
 from alora.config.schema import BaseSettings, BenchSettings
@@ -34,7 +34,7 @@ PREFIX, SUFFIX, POLICIES = 40, 9, 5
 TOLERANCE = GRADIENT_TOLERANCE[False]
 SETTINGS = BenchSettings(
     workload="training", shape="toy", prefixes=[PREFIX], suffix=SUFFIX, policies=[1, POLICIES], baselines=["peft"],
-    rounds=2, rank=4,
+    rounds=2, rank=4, own_rows=0,
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def refused():
 def test_sound_systems_get_their_ratios(told):
     (cell,) = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32).cells
     assert [(one.ours, one.ratio.value, one.refused) for one in cell.ratios] == [
-        ("packed P=1", 1.0, []), (f"packed P={POLICIES}", POLICIES, []),
+        ("packed P=1", BATCH, []), (f"packed P={POLICIES}", BATCH * POLICIES, []),
     ]  # fmt: skip
     assert all(one.arithmetic > 1 for one in cell.ratios)
     assert cell.agreement[0].worst <= TOLERANCE
@@ -77,7 +77,7 @@ def test_a_step_that_runs_the_first_and_the_last_policy_alone(told, monkeypatch)
 
     def step(self):
         batch = self.batch
-        some = sorted({0, len(batch.pairs) - 1})
+        some = [at for at, pair in enumerate(batch.pairs) if pair.policy in (0, batch.pairs[-1].policy)]
         parts = {name: tuple(getattr(batch, name)[at] for at in some) for name in ("pairs", "labels", "weights")}
         self._trainer.training_step(self._model, {"batch": replace(batch, **parts)})
 
@@ -93,7 +93,7 @@ def test_a_timed_step_that_runs_less_than_the_compared_one(told, monkeypatch):
         if calls[id(self)] == 1:
             return stock(self)
         few = copy.copy(self)
-        few.batch = replace(self.batch, pairs=self.batch.pairs[:1], labels=(0,), weights=(1.0,))
+        few.batch = some_pairs(self.batch, pairs_of(self.batch, 0))
         return stock(few)
 
     monkeypatch.setattr(PackedTrainer, "step", step)
@@ -125,6 +125,36 @@ def test_a_baseline_that_computes_something_else(told, monkeypatch):
 
     monkeypatch.setattr(PeftTrainer, "train_policy", late)
     assert refused() == {1: ["UNEQUAL_GRADIENTS"], POLICIES: ["UNEQUAL_GRADIENTS"]}
+
+
+@pytest.mark.parametrize("name", ["peft_batch", "peft_lora", "peft_lora_batch"])
+@pytest.mark.parametrize("fault", [False, True])
+def test_every_baseline_is_compared_and_a_wrong_one_is_found(told, monkeypatch, name, fault):
+    """The fault: another answer in the last row of a batch. Rows of some policies each are compared the same way."""
+    stock = PeftTrainer._take
+
+    def take(self, chosen):
+        stock(self, chosen)
+        self._labels[-1] = 1 - self._labels[-1]
+
+    if fault:
+        monkeypatch.setattr(PeftTrainer, "_take", take)
+        monkeypatch.setattr(PeftTrainer, "pieces", lambda self, all_of=PeftTrainer.pieces: right(self, all_of))
+    settings = replace(SETTINGS, baselines=[name], own_rows=2)
+    cells = run_bench(settings, BaseSettings(), torch.device("cpu"), torch.float32).cells
+    assert [cell.workload for cell in cells] == ["training", "own_rows"]
+    for cell in cells:
+        assert [[one.code for one in ratio.refused] for ratio in cell.ratios] == [
+            ["UNEQUAL_GRADIENTS"] * fault for _ in cell.ours
+        ]
+
+
+def right(trainer, pieces):
+    """The pairs as they should have been, so that nothing but the gradients tells."""
+    trainer._labels[-1] = 1 - trainer._labels[-1]
+    ran = pieces(trainer)
+    trainer._labels[-1] = 1 - trainer._labels[-1]
+    return ran
 
 
 def test_a_baseline_of_other_work(told, monkeypatch):
