@@ -52,8 +52,10 @@ FULL = Sizes(
     ["bench.shape=qwen3_4b", "bench.prefixes=[500]", "bench.policies=[1,8,100]", "bench.limit_s=400"], [],
 )  # fmt: skip
 MINI = Sizes(
-    (96, 160), (1, 4), ["bench=quick", "bench.serving.engine=scorer", "bench.serving.workloads=[grid]"],
-    ["bench=quick", "bench.shape=toy", "bench.prefixes=[48]"], ["--graphs", "eager", "--caches", "on"],
+    (96, 160), (1, 4), ["bench=quick", "bench.serving.engine=scorer", "bench.serving.workloads=[grid]",
+     "bench.prefixes=[96]", "bench.policies=[4]"],
+    ["bench=quick", "bench.shape=toy", "bench.prefixes=[48]", "bench.policies=[4]", "bench.own_rows=1",
+     "bench.baselines=[peft,peft_lora_batch]"], ["--graphs", "eager", "--caches", "on"],
 )  # fmt: skip
 
 # Low and high. truth: gaps of the old record, policy 0 of the base and the largest of the others.
