@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, DynamicCache, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -111,22 +111,25 @@ class PackedModel(nn.Module):
         """Where the base lives."""
         return self._head.weight.device
 
-    @torch.inference_mode(False)  # a scorer's prefix may be kept, and training cannot save an inference tensor
-    @torch.no_grad()
     def prefix_kv(self, token_ids: Sequence[int]) -> PrefixKV | None:
         """Run one prefix through the base alone; None for an empty one."""
-        if not token_ids:
-            return None
-        cache = DynamicCache()
-        ids_1T = torch.tensor([list(token_ids)], device=self.device)
-        checkpointing = self._set_checkpointing(False)  # it would drop the cache
-        last = torch.tensor([len(token_ids) - 1], device=self.device)
-        with self._run(Plan((), self._last_layer, last, None, self._reached), None):
-            self._decoder(input_ids=ids_1T, past_key_values=cache, use_cache=True)
+        return self.run_prefixes([token_ids])[0] if token_ids else None
+
+    @torch.inference_mode(False)  # a scorer's prefix may be kept, and training cannot save an inference tensor
+    @torch.no_grad()
+    def run_prefixes(self, prefixes: Sequence[Sequence[int]]) -> list[PrefixKV]:
+        """Run prefixes through the base alone, in one forward: padded behind, where no token of a prefix looks."""
+        longest = max(map(len, prefixes))
+        ids_BT = torch.tensor([[*ids, *[ids[-1]] * (longest - len(ids))] for ids in prefixes], device=self.device)
+        last = torch.tensor([longest - 1], device=self.device)  # all that goes through the last layer's MLP
+        plan = Plan((), self._last_layer, last, None, self._reached)
+        with self._run(plan, None):
+            self._decoder(input_ids=ids_BT, use_cache=False)
         self._last_layer.clear()
-        self._set_checkpointing(checkpointing)
-        layers: list[Any] = cache.layers
-        return PrefixKV(tuple((layer.keys[0], layer.values[0]) for layer in layers), len(token_ids))
+        return [
+            PrefixKV(tuple((k[row, :, : len(ids)], v[row, :, : len(ids)]) for k, v in plan.kv), len(ids))
+            for row, ids in enumerate(prefixes)
+        ]
 
     def label_logits(self, prefixes: Sequence[PrefixKV | None], pairs: Sequence[Pair]) -> torch.Tensor:
         """Logits ``[n, L]`` of each pair's label tokens after its suffix, float32 or wider.
@@ -216,6 +219,8 @@ def packed_attention(
     packed = running_plan()
     if packed is not None:
         packed.reached.add(getattr(module, "layer_idx", -1))
+        if not packed.groups:
+            packed.kv.append((_alone(key), _alone(value)))
     if packed is None or (not packed.groups and packed.last_layer.index != getattr(module, "layer_idx", None)):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
@@ -253,6 +258,11 @@ def packed_attention(
         # Rows that nobody reads stay zero; the MLP leaves them out, too.
         parts.append(torch.zeros_like(q).index_copy_(1, group.last_n, out) if last else out)
     return torch.cat(parts, dim=1).transpose(0, 1).unsqueeze(0).contiguous(), None
+
+
+def _alone(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in memory that holds nothing else: a view of a fused q, k and v would keep all three."""
+    return x if x.untyped_storage().nbytes() == x.nbytes else x.clone()
 
 
 def _side_by_side(

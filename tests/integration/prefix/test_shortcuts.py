@@ -174,6 +174,22 @@ def test_prefix_kv_is_the_bases_own_bytes():
         assert torch.equal(v, layer.values[0])
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prefixes_in_one_forward_are_those_of_one_after_another(family):
+    """Ragged ones, some longer than a sliding window; what pads the shorter ones is in nobody's KV."""
+    model = toy_model(family, torch.float64)
+    packed = PackedModel(model, Bank(model, [random_adapter(model, dtype=torch.float64)], dtype=torch.float64))
+    prefixes = [tuple(range(20 + length, 20 + 2 * length)) for length in (5, 21, 13, 40)]
+    together = packed.run_prefixes(prefixes)
+    for ids, found in zip(prefixes, together, strict=True):
+        alone = packed.prefix_kv(ids)
+        assert found.length == len(ids)
+        for ours, theirs in zip(found.layers, alone.layers, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    shifted = packed.run_prefixes([(prefixes[0][0], *ids) for ids in prefixes])
+    assert (shifted[1].layers[1][0][:, :21] - together[1].layers[1][0]).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("order", [[0, 0, 1, 1], [1, 0, 1, 2, 0, 1], [3, 3, 3], [0, 2, 5, 2]], ids=str)
 def test_rows_are_placed_with_their_policy_and_come_back(order):
     route, rows = Route.of_rows(order, CPU), torch.arange(1.0, 1 + 2 * len(order)).view(-1, 2).requires_grad_()
