@@ -40,12 +40,13 @@ class Route:
     """Which rows of a packed pass belong to which policy.
 
     ``index_N`` is the index of each row in the flattened ``[P * M]``, with M = ``width``; None when the rows are
-    already in that order.
+    already in that order. ``chosen`` selects the policies in a bank.
     """
 
     policies: tuple[int, ...]
     width: int
     index_N: torch.Tensor | None
+    chosen: slice | torch.Tensor
 
     @staticmethod
     def of_rows(policy_of_row: Sequence[int], device: torch.device) -> "Route":
@@ -60,7 +61,10 @@ class Route:
             nth[policy] += 1
         # Rows in order need no copy: a view is enough, forward and backward.
         in_order = indices == list(range(len(policies) * width))
-        return Route(policies, width, None if in_order else torch.tensor(indices, device=device))
+        # A slice is a view; an index would copy the weights of every module in every pass.
+        run = slice(policies[0], policies[-1] + 1)
+        chosen = run if run.stop - run.start == len(policies) else torch.tensor(policies, device=device)
+        return Route(policies, width, None if in_order else torch.tensor(indices, device=device), chosen)
 
     def scatter(self, x_ND: torch.Tensor) -> torch.Tensor:
         """``[N, D] -> [P, M, D]``, zeros where a policy has fewer rows than M."""
@@ -217,12 +221,9 @@ class Bank(nn.Module):
 
     def _delta(self, index: int, x_1ND: torch.Tensor, route: Route) -> torch.Tensor:
         a_PRD, b_POR, scaling_P = self.a_PRD[index], self.b_POR[index], self.scaling_P
-        if route.policies != tuple(range(len(self.specs))):
-            first, count = route.policies[0], len(route.policies)
-            # A slice is a view; an index would copy the weights of every module in every pass.
-            in_a_row = route.policies == tuple(range(first, first + count))
-            chosen = slice(first, first + count) if in_a_row else torch.tensor(route.policies, device=a_PRD.device)
-            a_PRD, b_POR, scaling_P = _Chosen.apply(a_PRD, chosen), _Chosen.apply(b_POR, chosen), scaling_P[chosen]
+        if len(route.policies) < len(self.specs):
+            a_PRD, b_POR = _Chosen.apply(a_PRD, route.chosen), _Chosen.apply(b_POR, route.chosen)
+            scaling_P = scaling_P[route.chosen]
         x_PMD = route.scatter(x_1ND[0].to(a_PRD.dtype))
         # Scale the narrow side: R columns in place of O.
         hidden_PMR = torch.bmm(x_PMD, a_PRD.transpose(1, 2)) * scaling_P[:, None, None]

@@ -20,8 +20,8 @@ Shapes: H query heads, G KV heads, N packed rows of one conversation, S suffix p
 E head width, Q = (H / G) * N folded query rows.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -125,13 +125,16 @@ def _visible_prefix(
     if window is None or length + max(shape.lengths) <= window:  # even the last position sees token 0
         return prefix_k, prefix_v, None
     first = max(0, length - window + 1)  # what the first suffix position sees; later ones see less
-    positions_T = torch.arange(first, length, device=prefix_k.device)
-    device = prefix_k.device
-    firsts = [count - 1 if shape.last_only else 0 for count in shape.lengths]
-    pieces = [torch.arange(first, count, device=device) for first, count in zip(firsts, shape.lengths, strict=True)]
-    own_N = torch.cat(pieces) + length
-    visible_NT = positions_T[None, :] > own_N[:, None] - window
-    return prefix_k[:, first:], prefix_v[:, first:], visible_NT
+    return prefix_k[:, first:], prefix_v[:, first:], _prefix_visible(length, first, shape, prefix_k.device)
+
+
+@lru_cache(maxsize=64)  # every layer of a pass asks
+@torch.inference_mode(False)
+def _prefix_visible(length: int, first: int, shape: Shape, device: torch.device) -> torch.Tensor:
+    """Which prefix positions from ``first`` on each query sees: ``[N, T]``."""
+    own = [range(count - 1 if shape.last_only else 0, count) for count in shape.lengths]
+    own_N = torch.tensor([position for of_suffix in own for position in of_suffix]) + length
+    return (torch.arange(first, length)[None, :] > own_N[:, None] - (shape.window or 0)).to(device)
 
 
 def _fold(x_HNE: torch.Tensor, groups: int) -> torch.Tensor:
@@ -212,16 +215,13 @@ def _backward_prefix(
     return dq.mul_(scaling).reshape(q.shape)
 
 
+@dataclass(frozen=True)
 class _Padding:
     """Ragged suffixes as a padded batch: ``[H, N, ...] <-> [H, n, S, ...]``; a view when all are of one length."""
 
-    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        self.count, self.width = len(lengths), max(lengths)
-        self.index_N: torch.Tensor | None = None
-        if min(lengths) != self.width:
-            starts = [index * self.width for index in range(self.count)]
-            pieces = [torch.arange(s, s + size, device=device) for s, size in zip(starts, lengths, strict=True)]
-            self.index_N = torch.cat(pieces)
+    count: int
+    width: int
+    index_N: torch.Tensor | None
 
     def pad(self, x: torch.Tensor) -> torch.Tensor:
         shape = (x.shape[0], self.count, self.width, *x.shape[2:])
@@ -232,23 +232,35 @@ class _Padding:
 
     def strip(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.flatten(1, 2)
-        return flat if self.index_N is None else flat[:, self.index_N]
+        return flat if self.index_N is None else flat.index_select(1, self.index_N)
 
 
+@lru_cache(maxsize=64)  # every layer of a pass asks, forward and backward
+@torch.inference_mode(False)
+def _padding(lengths: tuple[int, ...], device: torch.device) -> _Padding:
+    count, width = len(lengths), max(lengths)
+    real_nS = torch.arange(width) < torch.tensor(lengths)[:, None]
+    even = min(lengths) == width
+    return _Padding(count, width, None if even else real_nS.flatten().nonzero()[:, 0].to(device))
+
+
+@lru_cache(maxsize=64)  # every layer of a pass asks, forward and backward
+@torch.inference_mode(False)
 def _own_hidden(shape: Shape, device: torch.device) -> torch.Tensor:
     """Where a query may not see a key of its own suffix: ``[S, S]``, or ``[n, 1, S]`` for the last positions alone."""
-    position_S = torch.arange(max(shape.lengths), device=device)
+    position_S = torch.arange(max(shape.lengths))
     if shape.last_only:
-        distance = torch.tensor(shape.lengths, device=device)[:, None, None] - 1 - position_S
+        distance = torch.tensor(shape.lengths)[:, None, None] - 1 - position_S
     else:
         distance = position_S[:, None] - position_S[None, :]
-    return (distance < 0) | (distance >= shape.window) if shape.window is not None else distance < 0
+    hidden = (distance < 0) | (distance >= shape.window) if shape.window is not None else distance < 0
+    return hidden.to(device)
 
 
 def _paddings(shape: Shape, device: torch.device) -> tuple[_Padding, _Padding]:
     """Of the queries, and of the keys and values."""
-    keys = _Padding(shape.lengths, device)
-    return (_Padding([1] * len(shape.lengths), device) if shape.last_only else keys), keys
+    keys = _padding(shape.lengths, device)
+    return (_padding((1,) * len(shape.lengths), device) if shape.last_only else keys), keys
 
 
 def _attend_own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:

@@ -243,8 +243,7 @@ def packed_attention(
     if not packed.groups:  # the last layer of a prefix: only its K and V are kept
         return torch.zeros_like(query.transpose(1, 2), memory_format=torch.contiguous_format), None
     if packed.side_by_side:
-        attended = _side_by_side(packed, layer, (query[0], key[0], value[0]), factor, sliding_window)
-        return attended.transpose(0, 1).unsqueeze(0).contiguous(), None
+        return _side_by_side(packed, layer, (query[0], key[0], value[0]), factor, sliding_window).unsqueeze(0), None
     parts = []
     for group in packed.groups:
         q, k, v = query[0, :, group.rows], key[0, :, group.rows], value[0, :, group.rows]
