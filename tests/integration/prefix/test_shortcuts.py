@@ -98,7 +98,7 @@ def test_the_prefix_own_log_sum_exp_is_not_enough():
     """Negative control: without the merge, the kernel's gradient is another one."""
     own, prefix, lengths = _qkv(torch.float64)
     folded = own[0].reshape(2, -1, 8)
-    out, lse = flash.attend(folded, *prefix, 0.3)
+    out, lse = (x[0] for x in flash.attend(*(x[None] for x in (folded, *prefix)), 0.3))
     merged = shared_prefix_attention(*own, *prefix, Shape(lengths, 0.3, None)).reshape(2, -1, 8)
     grad, operands = torch.ones_like(folded), (folded, *prefix)
     alone = flash.query_gradient(grad, operands, (out, lse), 0.3)
