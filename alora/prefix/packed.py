@@ -27,6 +27,7 @@ from alora.adapter.bank import Bank, Route
 from alora.errors import AdapterError, BaseError
 from alora.prefix.attention import Shape, attention_without_prefix, shared_prefix_attention
 from alora.prefix.last_layer import LastLayer
+from alora.prefix.norms import fuse_norms
 from alora.prefix.plan import Pair, Plan, PrefixKV, groups_of, rows_of, running, running_plan
 from alora.prefix.side_by_side import Suffixes, attend_side_by_side
 from alora.prefix.supported import CHECK_TOKENS, narrow_windows, require_same_answers, stock_answer
@@ -47,6 +48,7 @@ class PackedModel(nn.Module):
         super().__init__()
         self.base, self.bank = base, bank
         base.set_attn_implementation(ATTENTION)
+        fuse_norms(base)
         head = base.get_output_embeddings()
         if head is None:
             raise BaseError(f"{type(base).__name__} has no language-model head; alora needs a causal language model")
