@@ -224,7 +224,7 @@ class Bank(nn.Module):
         a_PRD, b_POR = self.a_PRD[index], self.b_POR[index]
         # Layers that read one input, as q, k and v do, share its cast and its copy in the order of policies.
         if self._input is None or self._input[0] is not x_1ND or self._input[1] is not route:
-            self._input = (x_1ND, route, route.scatter(x_1ND[0].to(a_PRD.dtype)))
+            self._input = (x_1ND, route, route.scatter(x_1ND.squeeze(0).to(a_PRD.dtype)))
         scaling = Scaling(self._alpha, None)
         if not self._alpha:
             chosen = self.scaling_P if len(route.policies) == len(self.specs) else self.scaling_P[route.chosen]

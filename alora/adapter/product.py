@@ -46,7 +46,7 @@ class AddProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[torch.Tensor | None, ...]:
         (x_PMD, hidden_PMR), route, scaling = ctx.saved_tensors, ctx.route, ctx.scaling
-        dy_PMO = route.scatter(grads[0][0].to(x_PMD.dtype))
+        dy_PMO = route.scatter(grads[0].squeeze(0).to(x_PMD.dtype))
         dhidden_PMR = scaling.times(torch.bmm(dy_PMO, _of(ctx.b_POR, route)))
         _add_gradient(ctx.a_PRD, route, dhidden_PMR.transpose(1, 2), x_PMD, scaling.alpha)
         _add_gradient(ctx.b_POR, route, dy_PMO.transpose(1, 2), hidden_PMR, scaling.alpha)

@@ -76,8 +76,8 @@ class _SharedPrefix(torch.autograd.Function):
         o1, l1 = _attend_prefix(q, seen_k, seen_v, shape.scaling, visible)
         o2, l2 = attend_own(q, k, v, shape)
         lse_HN = torch.logaddexp(l1, l2)  # l1 is -inf where the window hides the whole prefix; this then gives l2
-        share_HN1 = torch.exp(l2 - lse_HN).unsqueeze(-1)
-        out = torch.lerp(o1.to(lse_HN.dtype), o2.to(lse_HN.dtype), share_HN1).to(q.dtype)
+        share_HN1 = torch.sigmoid(l2 - l1).unsqueeze(-1)  # e^(l2 - L)
+        out = torch.addcmul(share_HN1 * o2, 1 - share_HN1, o1, out=torch.empty_like(o1, dtype=q.dtype))
         # seen_k and seen_v are views of the prefix KV, so the prefix is not stored again
         ctx.save_for_backward(q, k, v, seen_k, seen_v, out, lse_HN)
         ctx.shape, ctx.visible = shape, visible
@@ -87,12 +87,11 @@ class _SharedPrefix(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[torch.Tensor | None, ...]:
         q, k, v, seen_k, seen_v, out, lse_HN = ctx.saved_tensors
-        (do, *_), groups, scaling = grads, seen_k.shape[0], ctx.shape.scaling
+        (do, *_), scaling = grads, ctx.shape.scaling
         # of the merged output: each set then needs nothing of the other
         dq2, dk, dv = backward_own(do, (q, k, v), (out, lse_HN), ctx.shape)
         if ctx.visible is None and q.device.type in flash.BACKWARD_ON and flash.has_kernel(q):
-            operands, merged = (_fold(q, groups), seen_k, seen_v), (_fold(out, groups), _fold(lse_HN, groups))
-            dq1 = flash.query_gradient(_fold(do.to(q.dtype), groups), operands, merged, scaling).reshape(q.shape)
+            dq1 = flash.query_gradient(do.to(q.dtype), (q, seen_k, seen_v), (out, lse_HN), scaling)
         else:
             do = do.to(lse_HN.dtype)
             rows = (do, (do * out).sum(-1), lse_HN)
@@ -130,6 +129,9 @@ def _attend_prefix(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output ``[H, N, E]`` and log-sum-exp ``[H, N]`` over the prefix alone."""
     heads, rows, width = q.shape
+    if visible_NT is None and q.device.type in flash.BACKWARD_ON and flash.has_kernel(q):
+        out, lse = flash.attend(q[None], k[None], v[None], scaling)  # it shares a KV head among query heads by itself
+        return out[0], lse[0]
     q_GQE = _fold(q, k.shape[0])
     if visible_NT is None and flash.has_kernel(q):
         out, lse = (x[0] for x in flash.attend(q_GQE[None], k[None], v[None], scaling))

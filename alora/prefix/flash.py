@@ -45,8 +45,8 @@ def gradients(
     causal: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of ``operands``, which are q, k and v; ``merged`` are the output and log-sum-exp."""
-    (q, k, v), out, lse, aten = operands, merged[0].contiguous(), merged[1].contiguous(), torch.ops.aten
-    do = do_BHQE.contiguous()
+    (q, k, v), lse, aten = operands, merged[1].contiguous(), torch.ops.aten
+    do, out = (x if x.stride(-1) == 1 else x.contiguous() for x in (do_BHQE, merged[0]))
     if q.device.type == "cpu":
         return aten._scaled_dot_product_flash_attention_for_cpu_backward(
             do, q, k, v, out, lse, 0.0, causal, scale=scaling

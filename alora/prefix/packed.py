@@ -244,11 +244,12 @@ def packed_attention(
         packed.last_layer.read_only(packed.read_n, packed.route)
     if not packed.groups:  # the last layer of a prefix: only its K and V are kept
         return torch.zeros_like(query.transpose(1, 2), memory_format=torch.contiguous_format), None
+    operands = (query.squeeze(0), key.squeeze(0), value.squeeze(0))
     if packed.side_by_side:
-        return _side_by_side(packed, layer, (query[0], key[0], value[0]), factor, sliding_window).unsqueeze(0), None
+        return _side_by_side(packed, layer, operands, factor, sliding_window).unsqueeze(0), None
     parts = []
     for group in packed.groups:
-        q, k, v = query[0, :, group.rows], key[0, :, group.rows], value[0, :, group.rows]
+        q, k, v = (x[:, group.rows] for x in operands)
         shape = Shape(group.lengths, factor, sliding_window, last_only=last)
         if group.kv is None:
             parts.append(attention_without_prefix(q, k, v, shape))
@@ -258,7 +259,8 @@ def packed_attention(
         out = shared_prefix_attention(asked, k, v, prefix_k, prefix_v, shape)
         # Rows that nobody reads stay zero; the MLP leaves them out, too.
         parts.append(torch.zeros_like(q).index_copy_(1, group.last_n, out) if last else out)
-    return torch.cat(parts, dim=1).transpose(0, 1).unsqueeze(0).contiguous(), None
+    attended = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    return attended.transpose(0, 1).unsqueeze(0).contiguous(), None
 
 
 def _alone(x: torch.Tensor) -> torch.Tensor:
