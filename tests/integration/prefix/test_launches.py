@@ -1,5 +1,6 @@
 """Upper bounds of what a layer launches on a GPU; nothing in a layer waits for the host or is made from Python."""
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def training(policies: int, rows: int = 1, uneven: bool = False, keep: tuple[int
             kept = {name: tuple(getattr(batch, name)[n] for n in keep) for name in ("pairs", "labels", "weights")}
             batch = replace(batch, **kept)
         trainer = PackedTrainer(
-            base, [random_adapter(SPEC, base, 10 * n) for n in range(policies)], batch, Path("unused")
+            base, [random_adapter(SPEC, base, 10 * n) for n in range(policies)], batch, Path(tempfile.gettempdir())
         )
         return lambda: (trainer.clear(), trainer.step())
 
