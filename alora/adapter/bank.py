@@ -22,14 +22,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
 from alora.adapter.folder import AdapterSpec, AdapterWeights
+from alora.adapter.product import AddProduct, Scaling
 from alora.errors import AdapterError
 
 _FOREIGN = "the adapter belongs to another base: give the base that it was trained on, base.source=ID_OR_FOLDER"
@@ -40,12 +39,13 @@ class Route:
     """Which rows of a packed pass belong to which policy.
 
     ``index_N`` is the index of each row in the flattened ``[P * M]``, with M = ``width``; None when the rows are
-    already in that order.
+    already in that order. ``chosen`` selects the policies in a bank.
     """
 
     policies: tuple[int, ...]
     width: int
     index_N: torch.Tensor | None
+    chosen: slice | torch.Tensor
 
     @staticmethod
     def of_rows(policy_of_row: Sequence[int], device: torch.device) -> "Route":
@@ -60,7 +60,10 @@ class Route:
             nth[policy] += 1
         # Rows in order need no copy: a view is enough, forward and backward.
         in_order = indices == list(range(len(policies) * width))
-        return Route(policies, width, None if in_order else torch.tensor(indices, device=device))
+        # A slice is a view; an index would copy the weights of every module in every pass.
+        run = slice(policies[0], policies[-1] + 1)
+        chosen = run if run.stop - run.start == len(policies) else torch.tensor(policies, device=device)
+        return Route(policies, width, None if in_order else torch.tensor(indices, device=device), chosen)
 
     def scatter(self, x_ND: torch.Tensor) -> torch.Tensor:
         """``[N, D] -> [P, M, D]``, zeros where a policy has fewer rows than M."""
@@ -102,6 +105,9 @@ class Bank(nn.Module):
         self._own = tuple(frozenset(adapter.tensors) for adapter in adapters)
         self._route: Route | None = None
         self._disabled = False
+        self._input: tuple[torch.Tensor, Route, torch.Tensor] | None = None  # of the last layer, and what it became
+        scalings = {spec.scaling for spec in self.specs}
+        self._alpha = scalings.pop() if len(scalings) == 1 else 0.0  # 0: they differ
         self._linears: list[nn.Module] = []  # that it adapts; a list, so that they stay the base's own
         self._hooks: list[RemovableHandle] = []  # a module hook would outlive this bank: release() removes them
         modules = dict(model.named_modules())
@@ -130,7 +136,7 @@ class Bank(nn.Module):
         try:
             yield
         finally:
-            self._route = before
+            self._route, self._input = before, None
 
     def exchange(self, route: Route | None) -> Route | None:
         """Set the route inside a pass and return the previous one, for the caller to restore."""
@@ -210,23 +216,20 @@ class Bank(nn.Module):
             _require_rows(inputs[0])
             if self._disabled:
                 return None
-            delta = self._delta(index, inputs[0], self._route)
-            return (y + delta).to(y.dtype)  # float32 adapters on a bfloat16 base: one rounding, after the sum
+            return self._adapted(index, inputs[0], y, self._route)
 
         return add_delta
 
-    def _delta(self, index: int, x_1ND: torch.Tensor, route: Route) -> torch.Tensor:
-        a_PRD, b_POR, scaling_P = self.a_PRD[index], self.b_POR[index], self.scaling_P
-        if route.policies != tuple(range(len(self.specs))):
-            first, count = route.policies[0], len(route.policies)
-            # A slice is a view; an index would copy the weights of every module in every pass.
-            in_a_row = route.policies == tuple(range(first, first + count))
-            chosen = slice(first, first + count) if in_a_row else torch.tensor(route.policies, device=a_PRD.device)
-            a_PRD, b_POR, scaling_P = _Chosen.apply(a_PRD, chosen), _Chosen.apply(b_POR, chosen), scaling_P[chosen]
-        x_PMD = route.scatter(x_1ND[0].to(a_PRD.dtype))
-        # Scale the narrow side: R columns in place of O.
-        hidden_PMR = torch.bmm(x_PMD, a_PRD.transpose(1, 2)) * scaling_P[:, None, None]
-        return route.gather(torch.bmm(hidden_PMR, b_POR.transpose(1, 2))).unsqueeze(0)
+    def _adapted(self, index: int, x_1ND: torch.Tensor, y_1NO: torch.Tensor, route: Route) -> torch.Tensor:
+        a_PRD, b_POR = self.a_PRD[index], self.b_POR[index]
+        # Layers that read one input, as q, k and v do, share its cast and its copy in the order of policies.
+        if self._input is None or self._input[0] is not x_1ND or self._input[1] is not route:
+            self._input = (x_1ND, route, route.scatter(x_1ND.squeeze(0).to(a_PRD.dtype)))
+        scaling = Scaling(self._alpha, None)
+        if not self._alpha:
+            chosen = self.scaling_P if len(route.policies) == len(self.specs) else self.scaling_P[route.chosen]
+            scaling = Scaling(1.0, chosen[:, None, None])
+        return AddProduct.apply(self._input[2], y_1NO, a_PRD, b_POR, scaling, route)  # pyright: ignore[reportReturnType]
 
 
 def _require_rows(x_1ND: torch.Tensor) -> None:
@@ -237,29 +240,6 @@ def _require_rows(x_1ND: torch.Tensor) -> None:
             "mixture and OPT's fc1 are: tokens no longer lie in a row; leave it out of adapter.targets (attention "
             "alone works)"
         )
-
-
-class _Chosen(torch.autograd.Function):
-    """``whole_P[chosen]`` of a parameter, whose gradient is added to those slices of ``whole_P.grad`` alone.
-
-    Autograd's own gradient of an index is as large as the whole bank, once for every pass of a step.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, whole_P: torch.Tensor, chosen: slice | torch.Tensor) -> torch.Tensor:
-        ctx.whole_P, ctx.chosen = whole_P, chosen
-        return whole_P.detach()[chosen]  # whole_P itself stays on ctx: backward writes into its .grad
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any) -> tuple[None, None]:
-        if ctx.whole_P.grad is None:
-            ctx.whole_P.grad = torch.zeros_like(ctx.whole_P)
-        if isinstance(ctx.chosen, slice):
-            ctx.whole_P.grad[ctx.chosen] += grads[0]
-        else:
-            ctx.whole_P.grad.index_add_(0, ctx.chosen, grads[0])
-        return None, None
 
 
 def _require_layer(name: str, module: nn.Module | None, adapters: Sequence[AdapterWeights]) -> None:

@@ -1,7 +1,7 @@
 """``alora compare``: aLoRA, LoRA, prompt, probe, bag of words and a judge on the same rows, seeds and budget."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from alora.config.secrets import in_the_clear
 from alora.data.splits import known_rows
 from alora.errors import DataError, LeftOut
 from alora.notes import note
-from alora.prefix.store import open_store
+from alora.prefix.store import PrefixStore, memory_budget, open_store
 from alora.prompt.render import Renderer
 from alora.training.processes import require_launch
 
@@ -49,11 +49,12 @@ def run(recipe: Recipe) -> int:
         leaked = _leaks(task)
         for line in leaked:
             note(line)
-        bench = Workbench(task, base, renderer, open_store(recipe.training, base))
+        bench = Workbench(task, base, renderer)
         _require_room(bench)
         if folder.claim(task.digests(base)):
             note(f"going on in {folder.path}")
         save_recipe(recipe, folder.settings, describe_environment())
+        bench = replace(bench, store=_store(bench))
         scores: list[Scores] = []
         left_out: dict[str, Mapping[str, str]] = {"every arm": dict(task.left_out)}
         for method_run in method_runs(recipe):
@@ -66,6 +67,14 @@ def run(recipe: Recipe) -> int:
             scores += found
         left_out = _report(task, folder, scores, left_out, base, leaked)
     return int(any(left_out.values()))
+
+
+def _store(bench: Workbench) -> PrefixStore:
+    """Prefix KV of all rows, which the methods share."""
+    splits, budget, model = bench.task.splits, bench.task.recipe.training.prefix_cache_bytes, bench.base.model
+    rows = [*splits.train, *splits.validation, *splits.test]
+    prefixes = [bench.renderer.prefix(row.conversation).token_ids for row in rows]
+    return open_store(memory_budget(model.device) if budget is None else budget, model, prefixes)
 
 
 def _require_room(bench: Workbench) -> None:

@@ -43,7 +43,6 @@ from alora.identity.certify import certify
 from alora.layout import POLICIES, TRAINING, link_only
 from alora.notes import note
 from alora.policy import Policy, load_policies
-from alora.prefix.store import open_store
 from alora.probes import probe_conversations
 from alora.prompt.render import Prompt, Renderer
 from alora.tracking import Tracking, require_tracking, start_tracking
@@ -71,8 +70,7 @@ def run(recipe: Recipe) -> int:
     with RunFolder(recipe, writes=processes.first) as folder:
         base = base or _load_base(recipe, processes)
         renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
-        store = open_store(recipe.training, base)
-        this = TrainingRun(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out, store)
+        this = TrainingRun(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out)
         _require_ready(this)
         if not processes.first:  # it does its share of the training, if there is one to do, and nothing more
             if processes.broadcast(None):
@@ -171,7 +169,6 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
             this.splits,
             this.recipe.evaluation,
             this.recipe.training.seed,
-            store=this.store,
         )
         this.leave_out(failed)
         for policy in missing:

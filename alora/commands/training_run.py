@@ -21,7 +21,6 @@ from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
 from alora.notes import note
 from alora.policy import Policy
-from alora.prefix.store import PrefixStore
 from alora.prompt.render import Renderer
 from alora.tracking import Tracking
 from alora.training.claim import require_trained
@@ -49,7 +48,6 @@ class TrainingRun:
     renderer: Renderer
     conversation: Conversation | None  # scored at the end; None: the first held-out row
     left_out: LeftOut = field(default_factory=LeftOut)
-    store: PrefixStore | None = None  # prefix KV, for training and evaluation
 
     @property
     def activated(self) -> bool:
@@ -132,8 +130,7 @@ def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any
     rows = _examples(this, policies)
     fresh = [new_adapter(this.spec(policy), this.base.model, this.recipe.training.seed) for policy in policies]
     settings, checkpoints = this.recipe.training, this.folder.checkpoints
-    store = this.store
-    return fit(this.base, fresh, rows["train"], rows["validation"], settings, checkpoints, store=store, **options)
+    return fit(this.base, fresh, rows["train"], rows["validation"], settings, checkpoints, **options)
 
 
 def _train_with_trl(this: TrainingRun, policy: Policy, tracking: Tracking) -> None:

@@ -68,7 +68,7 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
                 for question in questions:
                     prefix, own = shared.index(question.prefix.token_ids, suffix.token_ids, activated=True)
                     pairs.append(Pair(prefix, 0, own, suffix.label_token_ids))
-                states += model.last_hidden(shared.computed, pairs).double().cpu()
+                states += model.last_hidden(shared.compute(), pairs).double().cpu()
                 bar.update(len(pairs))
     finally:
         model.bank.release()

@@ -157,10 +157,9 @@ class TrainingSettings:
     early_stopping_patience: int = setting(4, "evaluations without a better loss; 0: never", least=0)
     gradient_checkpointing: bool = setting(False, "of the suffixes, for less memory and more time")
     max_suffix_tokens: int = setting(2048, "of one packed pass: bounds memory whatever the number of policies", least=1)
-    prefix_cache: str = setting(
-        "memory", "where prefix KV is kept across epochs; disk: also across runs", choices=("off", "memory", "disk")
+    prefix_cache_bytes: int | None = setting(
+        None, "of prefix KV kept across epochs; null: half of the free memory", least=0, most=2**62
     )
-    prefix_cache_bytes: int = setting(2 * 1024**3, "size limit of the prefix cache", least=0, most=2**62)
     threads: int | None = setting(None, "null: torch's own choice", least=1, most=1024)
     shard_base: bool = setting(False, "under torchrun: each process holds a part of the frozen base (FSDP2)")
     engine: str = setting("alora", "trl: a standard LoRA by TRL's SFTTrainer", choices=("alora", "trl"))

@@ -15,7 +15,6 @@ from alora.evaluation.scored import Scored
 from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
-from alora.prefix.store import PrefixStore
 from alora.prompt.render import Renderer
 
 
@@ -27,7 +26,6 @@ def compare_with_baselines(
     splits: Splits,
     settings: EvaluationSettings,
     seed: int,
-    store: PrefixStore | None = None,
 ) -> tuple[dict[str, list[Scored]], dict[str, AloraError]]:
     """Evaluate every policy on the test rows (validation rows without any), calibrated on validation rows.
 
@@ -44,7 +42,7 @@ def compare_with_baselines(
         for adapter, rule in zip(adapters, rules, strict=True)
     ]
     suffixes = [*map(renderer.suffix, policies), *rules]
-    with Scorer(base, [*adapters, *silent], store=store) as scorer:
+    with Scorer(base, [*adapters, *silent]) as scorer:
         answers = predict_parts(scorer, renderer, [*policies, *policies], suffixes, parts, "evaluating")
     taught = known_rows(splits.held_out, splits.train)
     known = known_rows(splits.test, [*splits.train, *splits.validation]) if splits.test else taught

@@ -20,28 +20,17 @@ Shapes: H query heads, G KV heads, N packed rows of one conversation, S suffix p
 E head width, Q = (H / G) * N folded query rows.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from alora.prefix import flash
+from alora.prefix.own_suffix import Shape, attend_in_blocks, attend_own, backward_own, compute_dtype
 
-_FORWARD_BYTES = 2**28  # of one block of forward scores
 # Of one block of backward scores: small enough to stay in a core's cache, large enough to fill a GPU.
 _BLOCK_BYTES = {"cpu": 1024**2, "cuda": 64 * 1024**2}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the attention of one conversation's suffixes needs besides tensors."""
-
-    lengths: tuple[int, ...]  # of the suffixes, in row order
-    scaling: float
-    window: int | None  # sliding window of this layer
-    last_only: bool = False  # one query per suffix, of its last position; keys and values are of all
 
 
 def shared_prefix_attention(
@@ -85,9 +74,10 @@ class _SharedPrefix(torch.autograd.Function):
     def forward(ctx: Any, q, k, v, prefix_k, prefix_v, shape: Shape) -> torch.Tensor:
         seen_k, seen_v, visible = _visible_prefix(prefix_k, prefix_v, shape)
         o1, l1 = _attend_prefix(q, seen_k, seen_v, shape.scaling, visible)
-        o2, l2 = _attend_own(q, k, v, shape)
+        o2, l2 = attend_own(q, k, v, shape)
         lse_HN = torch.logaddexp(l1, l2)  # l1 is -inf where the window hides the whole prefix; this then gives l2
-        out = (torch.exp(l1 - lse_HN).unsqueeze(-1) * o1 + torch.exp(l2 - lse_HN).unsqueeze(-1) * o2).to(q.dtype)
+        share_HN1 = torch.sigmoid(l2 - l1).unsqueeze(-1)  # e^(l2 - L)
+        out = torch.addcmul(share_HN1 * o2, 1 - share_HN1, o1, out=torch.empty_like(o1, dtype=q.dtype))
         # seen_k and seen_v are views of the prefix KV, so the prefix is not stored again
         ctx.save_for_backward(q, k, v, seen_k, seen_v, out, lse_HN)
         ctx.shape, ctx.visible = shape, visible
@@ -97,24 +87,16 @@ class _SharedPrefix(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[torch.Tensor | None, ...]:
         q, k, v, seen_k, seen_v, out, lse_HN = ctx.saved_tensors
-        do, groups = grads[0].to(lse_HN.dtype), seen_k.shape[0]
-        rows = (
-            do,
-            (do * out).sum(-1),
-            lse_HN,
-        )  # D and L of the merged output: each set then needs nothing of the other
+        (do, *_), scaling = grads, ctx.shape.scaling
+        # of the merged output: each set then needs nothing of the other
+        dq2, dk, dv = backward_own(do, (q, k, v), (out, lse_HN), ctx.shape)
         if ctx.visible is None and q.device.type in flash.BACKWARD_ON and flash.has_kernel(q):
-            operands, merged = (_fold(q, groups), seen_k, seen_v), (_fold(out, groups), _fold(lse_HN, groups))
-            given = _fold(grads[0].to(q.dtype), groups)
-            dq1 = flash.query_gradient(given, operands, merged, ctx.shape.scaling).reshape(q.shape)
+            dq1 = flash.query_gradient(do.to(q.dtype), (q, seen_k, seen_v), (out, lse_HN), scaling)
         else:
-            dq1 = _backward_prefix(q, seen_k, seen_v, rows, ctx.shape.scaling, ctx.visible)
-        dq2, dk, dv = _backward_own(q, k, v, rows, ctx.shape)
+            do = do.to(lse_HN.dtype)
+            rows = (do, (do * out).sum(-1), lse_HN)
+            dq1 = _backward_prefix(q, seen_k, seen_v, rows, scaling, ctx.visible)
         return (dq1 + dq2).to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None
-
-
-def _compute_dtype(tensor: torch.Tensor) -> torch.dtype:
-    return torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else tensor.dtype
 
 
 def _visible_prefix(
@@ -125,13 +107,16 @@ def _visible_prefix(
     if window is None or length + max(shape.lengths) <= window:  # even the last position sees token 0
         return prefix_k, prefix_v, None
     first = max(0, length - window + 1)  # what the first suffix position sees; later ones see less
-    positions_T = torch.arange(first, length, device=prefix_k.device)
-    device = prefix_k.device
-    firsts = [count - 1 if shape.last_only else 0 for count in shape.lengths]
-    pieces = [torch.arange(first, count, device=device) for first, count in zip(firsts, shape.lengths, strict=True)]
-    own_N = torch.cat(pieces) + length
-    visible_NT = positions_T[None, :] > own_N[:, None] - window
-    return prefix_k[:, first:], prefix_v[:, first:], visible_NT
+    return prefix_k[:, first:], prefix_v[:, first:], _prefix_visible(length, first, shape, prefix_k.device)
+
+
+@lru_cache(maxsize=64)  # every layer of a pass asks
+@torch.inference_mode(False)
+def _prefix_visible(length: int, first: int, shape: Shape, device: torch.device) -> torch.Tensor:
+    """Which prefix positions from ``first`` on each query sees: ``[N, T]``."""
+    own = [range(count - 1 if shape.last_only else 0, count) for count in shape.lengths]
+    own_N = torch.tensor([position for of_suffix in own for position in of_suffix]) + length
+    return (torch.arange(first, length)[None, :] > own_N[:, None] - (shape.window or 0)).to(device)
 
 
 def _fold(x_HNE: torch.Tensor, groups: int) -> torch.Tensor:
@@ -144,36 +129,16 @@ def _attend_prefix(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Output ``[H, N, E]`` and log-sum-exp ``[H, N]`` over the prefix alone."""
     heads, rows, width = q.shape
+    if visible_NT is None and q.device.type in flash.BACKWARD_ON and flash.has_kernel(q):
+        out, lse = flash.attend(q[None], k[None], v[None], scaling)  # it shares a KV head among query heads by itself
+        return out[0], lse[0]
     q_GQE = _fold(q, k.shape[0])
     if visible_NT is None and flash.has_kernel(q):
-        out, lse = (x.to(_compute_dtype(q)) for x in flash.attend(q_GQE, k, v, scaling))
+        out, lse = (x[0] for x in flash.attend(q_GQE[None], k[None], v[None], scaling))
     else:
         hidden_QT = None if visible_NT is None else ~visible_NT.repeat(heads // k.shape[0], 1)
-        out, lse = _attend(q_GQE, k, v, scaling, hidden_QT)
+        out, lse = attend_in_blocks(q_GQE, k, v, scaling, hidden_QT)
     return out.reshape(heads, rows, width), lse.reshape(heads, rows)
-
-
-def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scaling: float, hidden: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp of ``[..., Q, E]`` over ``[..., T, E]``, in blocks of query rows: what all of them score
-    grows with the square of a long text."""
-    rows, outs, lses = max(1, _FORWARD_BYTES // (4 * max(1, k.shape[:-1].numel()))), [], []
-    for start in range(0, q.shape[-2], rows):
-        part = slice(start, start + rows)
-        scores = _scores(q[..., part, :], k, scaling)
-        if hidden is not None:
-            scores.masked_fill_(hidden[..., part, :], float("-inf"))
-        lse = scores.logsumexp(-1)
-        # A position that sees no prefix at all has lse = -inf: weight 0 in the merge, provided its output is finite.
-        outs.append(torch.exp(scores - lse.clamp_min(torch.finfo(lse.dtype).min).unsqueeze(-1)) @ v.to(scores.dtype))
-        lses.append(lse)
-    return torch.cat(outs, -2), torch.cat(lses, -1)
-
-
-def _scores(q: torch.Tensor, k: torch.Tensor, scaling: float) -> torch.Tensor:
-    dtype = _compute_dtype(q)
-    return torch.matmul(q.to(dtype), k.to(dtype).transpose(-1, -2)).mul_(scaling)
 
 
 def _backward_prefix(
@@ -189,7 +154,7 @@ def _backward_prefix(
     Two blocks of scores are all the memory it takes; every product is written into one of them, with the subtraction
     of ``L`` or ``D`` folded into the product.
     """
-    groups, dtype = k.shape[0], _compute_dtype(q)
+    groups, dtype = k.shape[0], compute_dtype(q)
     q_GQE, (do, d, lse) = _fold(q, groups).to(dtype), (_fold(row, groups).contiguous() for row in rows)
     k_GTE, v_GTE = k.to(dtype), v.to(dtype)
     hidden = None if visible_NT is None else ~visible_NT.repeat(q.shape[0] // groups, 1)
@@ -210,73 +175,3 @@ def _backward_prefix(
             torch.addmm(d[group, part, None], do[group, part], v_GTE[group].T, beta=-1, out=ds).mul_(weights)
             torch.mm(ds, k_GTE[group], out=dq[group, part])
     return dq.mul_(scaling).reshape(q.shape)
-
-
-class _Padding:
-    """Ragged suffixes as a padded batch: ``[H, N, ...] <-> [H, n, S, ...]``; a view when all are of one length."""
-
-    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        self.count, self.width = len(lengths), max(lengths)
-        self.index_N: torch.Tensor | None = None
-        if min(lengths) != self.width:
-            starts = [index * self.width for index in range(self.count)]
-            pieces = [torch.arange(s, s + size, device=device) for s, size in zip(starts, lengths, strict=True)]
-            self.index_N = torch.cat(pieces)
-
-    def pad(self, x: torch.Tensor) -> torch.Tensor:
-        shape = (x.shape[0], self.count, self.width, *x.shape[2:])
-        if self.index_N is None:
-            return x.reshape(shape)
-        flat = x.new_zeros(x.shape[0], self.count * self.width, *x.shape[2:])
-        return flat.index_copy_(1, self.index_N, x).reshape(shape)
-
-    def strip(self, x: torch.Tensor) -> torch.Tensor:
-        flat = x.flatten(1, 2)
-        return flat if self.index_N is None else flat[:, self.index_N]
-
-
-def _own_hidden(shape: Shape, device: torch.device) -> torch.Tensor:
-    """Where a query may not see a key of its own suffix: ``[S, S]``, or ``[n, 1, S]`` for the last positions alone."""
-    position_S = torch.arange(max(shape.lengths), device=device)
-    if shape.last_only:
-        distance = torch.tensor(shape.lengths, device=device)[:, None, None] - 1 - position_S
-    else:
-        distance = position_S[:, None] - position_S[None, :]
-    return (distance < 0) | (distance >= shape.window) if shape.window is not None else distance < 0
-
-
-def _paddings(shape: Shape, device: torch.device) -> tuple[_Padding, _Padding]:
-    """Of the queries, and of the keys and values."""
-    keys = _Padding(shape.lengths, device)
-    return (_Padding([1] * len(shape.lengths), device) if shape.last_only else keys), keys
-
-
-def _attend_own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output ``[H, N, E]`` and log-sum-exp ``[H, N]`` over each suffix alone, causally."""
-    repeat, (queries, keys) = q.shape[0] // k.shape[0], _paddings(shape, q.device)
-    k_HnSE, v_HnSE = (keys.pad(x).repeat_interleave(repeat, 0) for x in (k, v))
-    out, lse = _attend(queries.pad(q), k_HnSE, v_HnSE, shape.scaling, _own_hidden(shape, q.device))
-    return queries.strip(out), queries.strip(lse)
-
-
-def _backward_own(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    rows: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    shape: Shape,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dq ``[H, N, E]``, dk and dv ``[G, N, E]`` through each suffix's own keys."""
-    groups, dtype = k.shape[0], _compute_dtype(q)
-    repeat, (queries, keys) = q.shape[0] // groups, _paddings(shape, q.device)
-    q_, (do, d, lse) = queries.pad(q).to(dtype), (queries.pad(row) for row in rows)
-    k_, v_ = (keys.pad(x).to(dtype).repeat_interleave(repeat, 0) for x in (k, v))
-    weights = _scores(q_, k_, shape.scaling).sub_(lse.unsqueeze(-1)).exp_()
-    weights = weights.masked_fill_(_own_hidden(shape, q.device), 0.0)
-    ds = (do @ v_.transpose(-1, -2)).sub_(d.unsqueeze(-1)).mul_(weights).mul_(shape.scaling)
-    dq = queries.strip(ds @ k_)
-    dk, dv = (
-        keys.strip(full.unflatten(0, (groups, repeat)).sum(1))
-        for full in (ds.transpose(-1, -2) @ q_, weights.transpose(-1, -2) @ do)
-    )
-    return dq, dk, dv

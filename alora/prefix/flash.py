@@ -27,15 +27,35 @@ def has_kernel(q: torch.Tensor) -> bool:
 
 
 def attend(
-    q_GQE: torch.Tensor, k_GTE: torch.Tensor, v_GTE: torch.Tensor, scaling: float
+    q_BHQE: torch.Tensor, k_BGTE: torch.Tensor, v_BGTE: torch.Tensor, scaling: float, causal: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output ``[G, Q, E]`` and log-sum-exp ``[G, Q]``, which is float32 or wider."""
-    q, k, v = q_GQE[None], k_GTE[None], v_GTE[None]
+    """Output ``[B, H, Q, E]`` and log-sum-exp ``[B, H, Q]``, which is float32 or wider."""
+    operands = (q_BHQE, k_BGTE, v_BGTE, 0.0, causal)
+    if q_BHQE.device.type == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*operands, scale=scaling)
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(*operands, scale=scaling)
+    return out, lse
+
+
+def gradients(
+    do_BHQE: torch.Tensor,
+    operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    merged: tuple[torch.Tensor, torch.Tensor],
+    scaling: float,
+    causal: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of ``operands``, which are q, k and v; ``merged`` are the output and log-sum-exp."""
+    (q, k, v), lse, aten = operands, merged[1].contiguous(), torch.ops.aten
+    do, out = (x if x.stride(-1) == 1 else x.contiguous() for x in (do_BHQE, merged[0]))
     if q.device.type == "cpu":
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=scaling)
-    else:
-        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, scale=scaling)
-    return out[0], lse[0]
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            do, q, k, v, out, lse, 0.0, causal, scale=scaling
+        )
+    seed = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which is off
+    # no cumulative lengths: a tensor there, even an empty one, asks for rows of many lengths, and CUDA refuses it
+    return aten._scaled_dot_product_flash_attention_backward(
+        do, q, k, v, out, lse, None, None, q.shape[2], k.shape[2], 0.0, causal, seed, seed[:0], scale=scaling
+    )
 
 
 def query_gradient(
@@ -44,17 +64,6 @@ def query_gradient(
     merged: tuple[torch.Tensor, torch.Tensor],
     scaling: float,
 ) -> torch.Tensor:
-    """``dq [G, Q, E]`` through the prefix; ``operands`` are q, k and v, ``merged`` the output and log-sum-exp."""
-    (q, k, v), out, lse = (x[None] for x in operands), merged[0][None].contiguous(), merged[1][None].contiguous()
-    do, aten = do_GQE[None].contiguous(), torch.ops.aten
-    if q.device.type == "cpu":
-        dq, _, _ = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            do, q, k, v, out, lse, 0.0, False, scale=scaling
-        )
-        return dq[0]
-    seed = torch.zeros(2, dtype=torch.uint64, device=q.device)  # of dropout, which is off
-    # no cumulative lengths: a tensor there, even an empty one, asks for rows of many lengths, and CUDA refuses it
-    dq, _, _ = aten._scaled_dot_product_flash_attention_backward(
-        do, q, k, v, out, lse, None, None, q.shape[2], k.shape[2], 0.0, False, seed, seed[:0], scale=scaling
-    )
-    return dq[0]
+    """``dq [G, Q, E]`` through the prefix, by :func:`gradients`."""
+    q, k, v, out, lse = (x[None] for x in (*operands, *merged))
+    return gradients(do_GQE[None], (q, k, v), (out, lse), scaling)[0][0]

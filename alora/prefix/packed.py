@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, DynamicCache, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -27,6 +27,7 @@ from alora.adapter.bank import Bank, Route
 from alora.errors import AdapterError, BaseError
 from alora.prefix.attention import Shape, attention_without_prefix, shared_prefix_attention
 from alora.prefix.last_layer import LastLayer
+from alora.prefix.norms import fuse_norms
 from alora.prefix.plan import Pair, Plan, PrefixKV, groups_of, rows_of, running, running_plan
 from alora.prefix.side_by_side import Suffixes, attend_side_by_side
 from alora.prefix.supported import CHECK_TOKENS, narrow_windows, require_same_answers, stock_answer
@@ -47,6 +48,7 @@ class PackedModel(nn.Module):
         super().__init__()
         self.base, self.bank = base, bank
         base.set_attn_implementation(ATTENTION)
+        fuse_norms(base)
         head = base.get_output_embeddings()
         if head is None:
             raise BaseError(f"{type(base).__name__} has no language-model head; alora needs a causal language model")
@@ -111,22 +113,25 @@ class PackedModel(nn.Module):
         """Where the base lives."""
         return self._head.weight.device
 
-    @torch.inference_mode(False)  # a scorer's prefix may be kept, and training cannot save an inference tensor
-    @torch.no_grad()
     def prefix_kv(self, token_ids: Sequence[int]) -> PrefixKV | None:
         """Run one prefix through the base alone; None for an empty one."""
-        if not token_ids:
-            return None
-        cache = DynamicCache()
-        ids_1T = torch.tensor([list(token_ids)], device=self.device)
-        checkpointing = self._set_checkpointing(False)  # it would drop the cache
-        last = torch.tensor([len(token_ids) - 1], device=self.device)
-        with self._run(Plan((), self._last_layer, last, None, self._reached), None):
-            self._decoder(input_ids=ids_1T, past_key_values=cache, use_cache=True)
+        return self.run_prefixes([token_ids])[0] if token_ids else None
+
+    @torch.inference_mode(False)  # a scorer's prefix may be kept, and training cannot save an inference tensor
+    @torch.no_grad()
+    def run_prefixes(self, prefixes: Sequence[Sequence[int]]) -> list[PrefixKV]:
+        """Run prefixes through the base alone, in one forward: padded behind, where no token of a prefix looks."""
+        longest = max(map(len, prefixes))
+        ids_BT = torch.tensor([[*ids, *[ids[-1]] * (longest - len(ids))] for ids in prefixes], device=self.device)
+        last = torch.tensor([longest - 1], device=self.device)  # all that goes through the last layer's MLP
+        plan = Plan((), self._last_layer, last, None, self._reached)
+        with self._run(plan, None):
+            self._decoder(input_ids=ids_BT, use_cache=False)
         self._last_layer.clear()
-        self._set_checkpointing(checkpointing)
-        layers: list[Any] = cache.layers
-        return PrefixKV(tuple((layer.keys[0], layer.values[0]) for layer in layers), len(token_ids))
+        return [
+            PrefixKV(tuple((k[row, :, : len(ids)], v[row, :, : len(ids)]) for k, v in plan.kv), len(ids))
+            for row, ids in enumerate(prefixes)
+        ]
 
     def label_logits(self, prefixes: Sequence[PrefixKV | None], pairs: Sequence[Pair]) -> torch.Tensor:
         """Logits ``[n, L]`` of each pair's label tokens after its suffix, float32 or wider.
@@ -216,6 +221,8 @@ def packed_attention(
     packed = running_plan()
     if packed is not None:
         packed.reached.add(getattr(module, "layer_idx", -1))
+        if not packed.groups:
+            packed.kv.append((_alone(key), _alone(value)))
     if packed is None or (not packed.groups and packed.last_layer.index != getattr(module, "layer_idx", None)):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs
@@ -237,12 +244,12 @@ def packed_attention(
         packed.last_layer.read_only(packed.read_n, packed.route)
     if not packed.groups:  # the last layer of a prefix: only its K and V are kept
         return torch.zeros_like(query.transpose(1, 2), memory_format=torch.contiguous_format), None
+    operands = (query.squeeze(0), key.squeeze(0), value.squeeze(0))
     if packed.side_by_side:
-        attended = _side_by_side(packed, layer, (query[0], key[0], value[0]), factor, sliding_window)
-        return attended.transpose(0, 1).unsqueeze(0).contiguous(), None
+        return _side_by_side(packed, layer, operands, factor, sliding_window).unsqueeze(0), None
     parts = []
     for group in packed.groups:
-        q, k, v = query[0, :, group.rows], key[0, :, group.rows], value[0, :, group.rows]
+        q, k, v = (x[:, group.rows] for x in operands)
         shape = Shape(group.lengths, factor, sliding_window, last_only=last)
         if group.kv is None:
             parts.append(attention_without_prefix(q, k, v, shape))
@@ -252,7 +259,13 @@ def packed_attention(
         out = shared_prefix_attention(asked, k, v, prefix_k, prefix_v, shape)
         # Rows that nobody reads stay zero; the MLP leaves them out, too.
         parts.append(torch.zeros_like(q).index_copy_(1, group.last_n, out) if last else out)
-    return torch.cat(parts, dim=1).transpose(0, 1).unsqueeze(0).contiguous(), None
+    attended = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    return attended.transpose(0, 1).unsqueeze(0).contiguous(), None
+
+
+def _alone(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in memory that holds nothing else: a view of a fused q, k and v would keep all three."""
+    return x if x.untyped_storage().nbytes() == x.nbytes else x.clone()
 
 
 def _side_by_side(

@@ -6,7 +6,7 @@ Shapes: G KV heads, T prefix tokens, E head width, N packed rows, n pairs.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
@@ -14,14 +14,14 @@ import torch
 
 from alora.adapter.bank import Route
 from alora.prefix.last_layer import LastLayer
-from alora.prefix.side_by_side import MOST_SUFFIXES
+from alora.prefix.side_by_side import KV, MOST_SUFFIXES
 
 
 @dataclass(frozen=True)
 class PrefixKV:
     """KV of one prefix: per layer ``(K_GTE, V_GTE)``, the base's own bytes."""
 
-    layers: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    layers: tuple[KV, ...]
     length: int
 
 
@@ -54,6 +54,7 @@ class Plan:
     read_n: torch.Tensor  # rows that are read after the last layer, and whose policy each is
     route: Route | None
     reached: set[int]  # layers whose attention has followed a plan
+    kv: list[KV] = field(default_factory=list)  # of each layer, ``[B, G, T, E]``, where the pass is a prefix
 
     @cached_property  # every layer asks
     def side_by_side(self) -> bool:

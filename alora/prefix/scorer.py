@@ -76,31 +76,32 @@ class Scorer:
                     index, own = shared.index(question.prefix.token_ids, suffix.token_ids, activated)
                     pairs.append(Pair(index, policy, own, suffix.label_token_ids))
             rows: list[torch.Tensor] = []
+            prefixes = shared.compute()
             for part in passes(pairs, lambda pair: len(pair.suffix_ids), self._limit):
-                rows += self._model.label_logits(shared.computed, part).cpu()
+                rows += self._model.label_logits(prefixes, part).cpu()
         answers = iter([row[: len(pair.label_token_ids)] for row, pair in zip(rows, pairs, strict=True)])
         return [list(islice(answers, len(question.suffixes))) for question in questions]
 
 
 class PrefixCache:
-    """Prefix KV of one pass, each distinct prefix computed once, or taken from ``store``."""
+    """Prefix KV of one batch of prompts, each distinct prefix computed once, or taken from ``store``."""
 
     def __init__(self, model: PackedModel, store: PrefixStore | None = None) -> None:
-        self._model, self._store = model, store
-        self._places: dict[tuple[int, ...], int] = {}
-        self.computed: list[PrefixKV | None] = []
+        self._model, self._store = model, PrefixStore(0, model.device) if store is None else store
+        self._indices: dict[tuple[int, ...], int] = {}
 
     def index(
         self, prefix_ids: tuple[int, ...], suffix_ids: tuple[int, ...], activated: bool
     ) -> tuple[int, tuple[int, ...]]:
-        """Place of the prefix among :attr:`computed`, and the ids behind it.
+        """Index of the prefix in what :meth:`compute` returns, and the ids behind it.
 
         A standard LoRA adapts every token, so all of its prompt stands behind the empty prefix.
         """
         if not activated:
             prefix_ids, suffix_ids = (), prefix_ids + suffix_ids
-        if prefix_ids not in self._places:
-            self._places[prefix_ids] = len(self.computed)
-            compute = self._model.prefix_kv
-            self.computed.append(compute(prefix_ids) if self._store is None else self._store.get(prefix_ids, compute))
-        return self._places[prefix_ids], suffix_ids
+        return self._indices.setdefault(prefix_ids, len(self._indices)), suffix_ids
+
+    def compute(self) -> list[PrefixKV | None]:
+        """The KV of every prefix that :meth:`index` was given; None of the empty one."""
+        found = self._store.get(self._indices, self._model.run_prefixes)
+        return [found.get(ids) for ids in self._indices]

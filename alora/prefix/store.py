@@ -1,279 +1,121 @@
 """Prefix KV kept across epochs: a constant of training need not be computed twice.
 
-The KV of a prefix depends on the base and the prefix's ids alone, and each prefix is run by itself, so a run with a
-store equals a run without one bit for bit. A full store keeps what it has: training visits every conversation once per
-epoch, so LRU eviction would drop each entry shortly before it is needed. On disk, the store first evicts entries of
-earlier runs that this run has not looked up, least recently used first, and treats entries of another base or version
-in the same way.
+Prefixes are computed several to a forward, and what else is in a forward shows in a kernel's last bits. So the store
+decides before the first step which prefixes it keeps and which of them are computed together, by the conversations and
+the budget alone. A resumed run then computes the same groups, whichever it needs first, and ends with the same bytes.
+A prefix without room is computed with the other prefixes of its pass.
 """
 
-import contextlib
-import hashlib
-import os
-import platform
-import re
-import time
-import warnings
-import zlib
-from abc import ABC, abstractmethod
-from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-import transformers
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from transformers import PreTrainedModel
 
-from alora.base.cache import cache_folder
-from alora.base.load import LoadedBase
-from alora.config.schema import TrainingSettings
 from alora.prefix.plan import PrefixKV
 
-_FORMAT = b"2"  # of the files; files of another format are never asked for, and make room in their turn
-_CHECKSUM, _IDS, _DTYPE, _LAYERS = "crc32", "ids", "dtype", "layers"
-_KEPT_FILE = re.compile(r"[0-9a-f]{64}\.safetensors")
-_WRITING_FILE = re.compile(r"[0-9a-f]{64}\.(\d+)\.writing")
-_DAY = 24 * 3600  # seconds; an unfinished file older than this is a leftover, even if its pid is in use again
-Compute = Callable[[tuple[int, ...]], PrefixKV | None]
+Ids = tuple[int, ...]
+GROUP_TOKENS = 2048  # padded tokens of a forward of several prefixes
+# Padded tokens that cost no more than another forward does: on a GPU launches dominate.
+_SPARE_TOKENS = {"cpu": 32, "cuda": 1024}
+Run = Callable[[Sequence[Ids]], Sequence[PrefixKV]]
+_UNKNOWN_MEMORY = 4 * 1024**3
 
 
-class PrefixStore(ABC):
-    """Prefix KV by token ids, up to ``budget`` bytes; ``hits`` and ``misses`` count the look-ups."""
+def groups_by_length(prefixes: Iterable[Sequence[int]], device: torch.device) -> Iterator[tuple[Ids, ...]]:
+    """Distinct non-empty ``prefixes`` in groups of about one length, short ones first: each group is one forward."""
+    spare, group, seen = _SPARE_TOKENS.get(device.type, 32), list[Ids](), set[Ids]()
+    for ids in sorted(prefixes, key=len):
+        length, longest = len(ids), len(group[-1]) if group else 0
+        seen = seen if length == longest else set()
+        if not length or (ids := tuple(ids)) in seen:
+            continue
+        if group and ((length - longest) * len(group) > spare or length * (len(group) + 1) > GROUP_TOKENS):
+            yield tuple(group)
+            group = []
+        group.append(ids)
+        seen.add(ids)
+    if group:
+        yield tuple(group)
 
-    def __init__(self, budget: int) -> None:
-        self._budget = self._whole_budget = budget
-        self._asked: set[int] = set()  # prefixes by their hash, each once however often it was asked for
-        self._held: set[int] = set()
-        self._refused: dict[int, int] = {}  # bytes
-        self.hits = 0
-        self.misses = 0
 
-    def get(self, token_ids: tuple[int, ...], compute: Compute) -> PrefixKV | None:
-        """The KV of ``token_ids``: kept, or computed and then kept while the budget lasts."""
-        kept = self.look_up(token_ids)
-        if kept is not None:
-            return kept
-        kv = compute(token_ids)
-        if kv is not None:
-            self.keep(token_ids, kv)
-        return kv
+class PrefixStore:
+    """Prefix KV by token ids, kept up to ``budget`` bytes; ``hits`` and ``misses`` count the look-ups."""
 
-    def look_up(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
-        """The KV of ``token_ids`` if it is kept."""
-        kept, name = self._load(token_ids), hash(token_ids)
-        self._asked.add(name)
-        if kept is not None:
-            self._held.add(name)
-        self.hits += kept is not None
-        self.misses += kept is None
-        return kept
+    def __init__(self, budget: int, device: torch.device) -> None:
+        self.budget, self._device = budget, device
+        self._group_of: dict[Ids, tuple[Ids, ...]] = {}
+        self._kept: dict[Ids, PrefixKV] = {}
+        self._prefixes = self._needed = self.hits = self.misses = 0
 
-    def keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> None:
-        """Keep the KV of ``token_ids``, unless the budget is spent."""
-        size = sum(k.nbytes + v.nbytes for k, v in kv.layers)
-        if size > self._budget:
-            self._budget += self._make_room(size - self._budget)
-        if size > self._budget:
-            self._refused[hash(token_ids)] = size
-        elif taken := self._keep(token_ids, kv):
-            self._budget -= taken
-            self._held.add(hash(token_ids))
+    def plan(self, prefixes: Iterable[Sequence[int]], token_bytes: int) -> None:
+        """Choose what is kept, short prefixes first; ``token_bytes`` is what the KV of a token takes."""
+        self._prefixes = self._needed = 0
+        for group in groups_by_length(prefixes, self._device):
+            self._prefixes += len(group)
+            self._needed += token_bytes * len(group) * len(group[-1])
+            if self._needed <= self.budget:
+                self._group_of |= dict.fromkeys(group, group)
+
+    def get(
+        self, wanted: Iterable[Ids], run: Run, most: Callable[[int], int] = lambda forwards: forwards
+    ) -> dict[Ids, PrefixKV]:
+        """The KV of each of ``wanted`` that is not empty, kept or computed by ``run``.
+
+        ``most`` says how many forwards are run in all; those beyond what is needed are of a dummy prefix.
+        """
+        found = {ids: self._kept.get(ids) for ids in wanted if ids}
+        missing = [ids for ids, kv in found.items() if kv is None]
+        self.hits, self.misses = self.hits + len(found) - len(missing), self.misses + len(missing)
+        # Of what is kept, the whole group, though a part of it may not be wanted yet.
+        groups = list(dict.fromkeys(self._group_of[ids] for ids in missing if ids in self._group_of))
+        groups += groups_by_length((ids for ids in missing if ids not in self._group_of), self._device)
+        for _ in range(most(len(groups)) - len(groups)):
+            run([(0,)])
+        for group in groups:
+            ran = dict(zip(group, run(group), strict=True))
+            self._kept |= {ids: kv for ids, kv in ran.items() if ids in self._group_of}
+            found |= {ids: kv for ids, kv in ran.items() if ids in found}
+        return {ids: kv for ids, kv in found.items() if kv is not None}
 
     def shortfall(self) -> str | None:
-        """What to say where the budget was spent before every prefix was kept."""
-        refused = {name: size for name, size in self._refused.items() if name not in self._held}
-        if not refused:
+        """What to say where the budget does not hold every prefix."""
+        if self._needed <= self.budget:
             return None
-        asked = len(self._asked | self._held | refused.keys())
         return (
-            f"the prefix cache kept {len(self._held)} of {asked} prefixes and the others were computed each time; "
-            f"raise training.prefix_cache_bytes to about {self._whole_budget + sum(refused.values())}"
+            f"the prefix cache had room for {len(self._group_of)} of {self._prefixes} prefixes and the others were "
+            f"computed each time; training.prefix_cache_bytes={self._needed} would hold all"
         )
 
-    def _make_room(self, size: int) -> int:
-        """Evict entries that nobody needs until ``size`` bytes are free or none is left; return the bytes freed."""
-        return 0
 
-    @abstractmethod
-    def _load(self, token_ids: tuple[int, ...]) -> PrefixKV | None: ...
-
-    @abstractmethod
-    def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> int:
-        """The bytes that it takes; 0 where it could not be kept."""
-
-
-def open_store(settings: TrainingSettings, base: LoadedBase) -> PrefixStore | None:
-    """The store that ``training.prefix_cache`` asks for; on disk, in a folder for this base and arithmetic."""
-    if settings.prefix_cache == "off":
-        return None
-    if settings.prefix_cache == "memory":
-        return MemoryStore(settings.prefix_cache_bytes)
-    every, device = cache_folder("prefix_kv"), base.model.device
-    return DiskStore(every / _digest_of_arithmetic(base, device), settings.prefix_cache_bytes, device, among=every)
+def open_store(budget: int, model: PreTrainedModel, prefixes: Iterable[Sequence[int]]) -> PrefixStore:
+    """A store that plans to keep ``prefixes`` of the base ``model``."""
+    store = PrefixStore(budget, model.device)
+    if not budget:
+        return store
+    with torch.no_grad():
+        cache = model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=True)
+    layers = cache.past_key_values.layers
+    store.plan(prefixes, sum(layer.keys.nbytes + layer.values.nbytes for layer in layers))
+    return store
 
 
-def _digest_of_arithmetic(base: LoadedBase, device: torch.device) -> str:
-    """Digest of what decides a prefix's KV besides its ids: weights, precision, kernels, threads, device."""
-    # Kernels differ in their last bits by all of these.
-    parts = [
-        *sorted(base.fingerprint.as_dict().values()),
-        *(str(base.model.dtype), torch.get_float32_matmul_precision(), str(torch.get_num_threads())),
-        *(torch.__version__, transformers.__version__, torch.backends.cpu.get_cpu_capability()),
-        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine(),
-    ]
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+def memory_budget(device: torch.device, sharing: int = 1) -> int:
+    """Half of the memory that is free on ``device``, shared by ``sharing`` processes where they have one machine."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 2
+    return _free_memory() // (2 * sharing)
 
 
-class MemoryStore(PrefixStore):
-    """Kept on the base's own device."""
-
-    def __init__(self, budget: int) -> None:
-        super().__init__(budget)
-        self._kept: dict[tuple[int, ...], PrefixKV] = {}
-
-    def _load(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
-        return self._kept.get(token_ids)
-
-    def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> int:
-        self._kept[token_ids] = kv
-        return sum(k.nbytes + v.nbytes for k, v in kv.layers)
-
-
-class DiskStore(PrefixStore):
-    """Kept as safetensors files, one per prefix, for later runs on the same base too.
-
-    Args:
-        folder: for this base and all else that the KV's bits hang on; the caller names it by their digest.
-        budget: bytes of all files that are there, other runs' included. Runs at the same time count each other's files
-            only once, when they start.
-        device: where loaded KV goes.
-        among: a folder that holds ``folder`` and others of its kind, whose files count and make room too.
-    """
-
-    def __init__(self, folder: Path, budget: int, device: torch.device, among: Path | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        super().__init__(budget)
-        self._folder, self._device = folder, device
-        self._stale: dict[Path, int] = {}
-        folders = [folder] if among is None else [entry for entry in among.iterdir() if entry.is_dir()]
-        files = [file for each in folders for file in each.iterdir()]
-        for file in files:
-            if _is_cut_off(file):
-                self._remove(file)
-        found = [(file, stat) for file in files if _KEPT_FILE.fullmatch(file.name) and (stat := _stat(file))]
-        # Of earlier runs, the one used last at the end; what this run asks for leaves the list.
-        self._stale |= {file: stat.st_size for file, stat in sorted(found, key=lambda item: item[1].st_mtime)}
-        self._budget -= sum(self._stale.values())
-        self._budget += self._make_room(-self._budget)
-
-    def _file(self, token_ids: tuple[int, ...]) -> Path:
-        return self._folder / f"{hashlib.sha256(_FORMAT + array('q', token_ids).tobytes()).hexdigest()}.safetensors"
-
-    def _load(self, token_ids: tuple[int, ...]) -> PrefixKV | None:
-        file = self._file(token_ids)
-        try:
-            layers = _read(file, len(token_ids))
-        except FileNotFoundError:
-            return None
-        except (SafetensorError, KeyError, IndexError, ValueError, RuntimeError, OSError) as error:
-            warnings.warn(f"{file} is damaged ({error}); its prefix is computed again", stacklevel=2)
-            self._budget += self._remove(file)
-            return None
-        if self._stale.pop(file, None) is not None:
-            with contextlib.suppress(OSError):
-                os.utime(file)  # used last by this run
-        return PrefixKV(tuple((k.to(self._device), v.to(self._device)) for k, v in layers), len(token_ids))
-
-    def _make_room(self, size: int) -> int:
-        freed = 0
-        while freed < size and self._stale:
-            freed += self._remove(next(iter(self._stale)))
-        return freed
-
-    def _remove(self, file: Path) -> int:
-        self._stale.pop(file, None)
-        try:
-            size = file.stat().st_size
-            file.unlink()
-        except OSError:  # another process was first, or the folder is read-only
-            return 0
-        return size
-
-    def _keep(self, token_ids: tuple[int, ...], kv: PrefixKV) -> int:
-        state = {}
-        for layer, (k, v) in enumerate(kv.layers):
-            state |= {f"{layer}.k": k.cpu().contiguous(), f"{layer}.v": v.cpu().contiguous()}
-        file = self._file(token_ids)
-        staged = file.with_suffix(f".{os.getpid()}.writing")  # several processes may share the folder
-        try:
-            save_file(state, staged, _description(file, state))
-            size = staged.stat().st_size
-            self._budget += self._make_room(size - self._budget)  # a file is a little more than its tensors
-            if size > self._budget:
-                staged.unlink()
-                self._refused[hash(token_ids)] = size
-                return 0
-            staged.replace(file)  # another process sees a whole file or none
-        except (OSError, SafetensorError):  # a full disk costs time, not the run
-            with contextlib.suppress(OSError):
-                staged.unlink(missing_ok=True)
-            return 0
-        return size
-
-
-def _stat(file: Path) -> os.stat_result | None:
+def _free_memory() -> int:
+    """Bytes of main memory that this process could still take; a container may have less than its machine."""
     try:
-        return file.stat()
-    except OSError:  # another process was first
-        return None
-
-
-def _is_cut_off(file: Path) -> bool:
-    """Whether a run began to write ``file`` and was killed."""
-    named, stat = _WRITING_FILE.fullmatch(file.name), _stat(file)
-    if named is None or stat is None:
-        return False
-    if stat.st_mtime < time.time() - _DAY:
-        return True
+        (line,) = (line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:"))
+    except (OSError, ValueError):  # not Linux
+        return _UNKNOWN_MEMORY
+    free = int(line.split()[1]) * 1024
     try:
-        os.kill(int(named[1]), 0)  # sends nothing; asks whether the process lives
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):  # somebody else's
-        return False
-    return False
-
-
-def _description(file: Path, state: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Metadata of ``file``, which is named by the digest of the prefix's ids."""
-    dtypes = sorted({str(tensor.dtype) for tensor in state.values()})
-    return {
-        _CHECKSUM: str(_checksum(state)),
-        _IDS: file.stem,
-        _DTYPE: " ".join(dtypes),
-        _LAYERS: str(len(state) // 2),
-    }
-
-
-def _read(file: Path, length: int) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
-    """Raises KeyError, IndexError, RuntimeError or ValueError where the file is whole but not what was written for a
-    prefix of ``length``."""
-    with safe_open(file, framework="pt") as opened:
-        state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 not a mapping
-        written = opened.metadata() or {}
-    for name, value in _description(file, state).items():
-        if written[name] != value:
-            raise ValueError(f"{name}: written {written[name]}, found {value}")
-    layers = tuple((state[f"{layer}.k"], state[f"{layer}.v"]) for layer in range(len(state) // 2))
-    if not layers or any(k.shape[1] != length or v.shape[1] != length for k, v in layers):
-        raise ValueError(f"not {length} tokens in every layer")
-    return layers
-
-
-def _checksum(state: Mapping[str, torch.Tensor]) -> int:
-    """Against bit rot, which safetensors does not look for; not against an attacker."""
-    found = 0
-    for name in sorted(state):
-        found = zlib.crc32(state[name].view(torch.uint8).numpy().data, found)
-    return found
+        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return free if limit == "max" else min(free, max(0, int(limit) - int(used)))
+    except (OSError, ValueError):
+        return free

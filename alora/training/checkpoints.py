@@ -12,6 +12,7 @@ from alora.reading import read_json, sha256_of
 from alora.training.run_folder import CHECKPOINT
 
 COMPLETE = "complete.json"  # written last, with the digest of each other file
+PREFIX_CACHE = "prefix_cache.json"  # its budget: a resumed training keeps the same prefixes, whatever memory is free
 _NAME = re.compile(r"checkpoint-(\d{1,12})")
 
 

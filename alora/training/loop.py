@@ -19,12 +19,13 @@ from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
-from alora.prefix.store import PrefixStore, open_store
-from alora.training.checkpoints import last_whole_checkpoint
+from alora.prefix.store import PrefixStore, memory_budget, open_store
+from alora.reading import read_json
+from alora.training.checkpoints import PREFIX_CACHE, last_whole_checkpoint
 from alora.training.examples import Example, balanced, collate
 from alora.training.gradients import GradientExchange, GradientWatch, PolicyClip
 from alora.training.model import SharedPrefixModel
-from alora.training.processes import ALONE, current_processes
+from alora.training.processes import ALONE, Processes, current_processes, home
 from alora.training.progress import TrainingBar
 from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import Schedule, make_schedule
@@ -57,7 +58,7 @@ def fit(
 ) -> Fitted:
     """Train ``adapters`` together, one policy each, and return each one's best by validation loss.
 
-    ``store`` holds prefix KV that the caller goes on using; with None, the training opens its own from ``settings``.
+    ``store`` holds prefix KV of the caller, planned for these rows; with None, the training plans its own.
 
     A run that was cut off goes on from its last whole checkpoint in ``checkpoints`` and ends with the same bytes. Where
     several processes have met, all of them call this with the same arguments and get the same answer; the first alone
@@ -75,9 +76,10 @@ def fit(
     packed = PackedModel(base.model, bank)
     if settings.gradient_checkpointing:
         packed.checkpoint_activations()
-    store = open_store(settings, base) if store is None else store
     tracker = Tracker(bank, settings.early_stopping_patience)
     processes = current_processes()
+    resume = processes.broadcast(last_whole_checkpoint(checkpoints) if processes.first else None)
+    store = _store(base, [*train, *validation], settings, resume, processes) if store is None else store
     together = processes if is_sharded(base.model) else ALONE
     trainer = SharedPrefixTrainer(
         model=SharedPrefixModel(packed, store, together),
@@ -97,7 +99,6 @@ def fit(
     trainer.remove_callback(PrinterCallback)  # prints dictionaries onto standard output, which is for results
     if progress:
         trainer.add_callback(TrainingBar())
-    resume = processes.broadcast(last_whole_checkpoint(checkpoints) if processes.first else None)
     try:
         if resume is None or not trainer.restore_finished(resume, schedule.steps):
             with tensor_cores(packed.device, base.model.dtype):
@@ -134,6 +135,19 @@ def fit(
         settings=schedule.settings,
         history=tuple(map(finite_entry, trainer.state.log_history)),
     )
+
+
+def _store(
+    base: LoadedBase, rows: Sequence[Example], settings: TrainingSettings, resume: Path | None, processes: Processes
+) -> PrefixStore | None:
+    """A store of this training's own, with the budget that the checkpoint ``resume`` had."""
+    budget = settings.prefix_cache_bytes
+    if budget is None and resume is not None:
+        budget = read_json(resume / PREFIX_CACHE, TrainingError, "remove the checkpoint")["bytes"]
+    elif budget is None:
+        budget = processes.broadcast(memory_budget(base.model.device, processes.count))
+    mine = (row.prefix_ids for row in rows if home(row.prefix_ids, processes.count) == processes.rank)
+    return open_store(budget, base.model, mine)
 
 
 def _what_is_kept(step: int, checkpoints: Path) -> str:

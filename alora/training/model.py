@@ -1,6 +1,7 @@
 """The trained module: prefix KV from the base or the store, and the label logits of the suffixes behind it."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,13 +24,14 @@ class SharedPrefixModel(nn.Module):
 
     def __init__(self, packed: PackedModel, store: PrefixStore | None, together: Processes = ALONE) -> None:
         super().__init__()
-        self.packed, self._store, self.together = packed, store, together
+        self.packed, self.together = packed, together
+        self._store = PrefixStore(0, packed.device) if store is None else store
         self._last: dict[tuple[int, ...], PrefixKV] = {}  # of the last pass: the next one may go on behind the same
 
     @property
-    def keeps_prefixes(self) -> bool:
-        """Whether prefix KV is kept across epochs."""
-        return self._store is not None
+    def prefix_budget(self) -> int:
+        """Bytes of prefix KV that may be kept across epochs."""
+        return self._store.budget
 
     def forward(self, prefixes: Sequence[tuple[int, ...]], pairs: Sequence[Pair]) -> torch.Tensor:
         """Label logits ``[n, L]`` of ``pairs``, whose prefixes are run (or taken from the store) first."""
@@ -46,20 +48,12 @@ class SharedPrefixModel(nn.Module):
         return self.packed.label_logits([None], [Pair(0, policy, (0,), (0, 1))]).flatten()[:0]
 
     def _prefixes(self, wanted: Mapping[int, tuple[int, ...]]) -> dict[int, PrefixKV | None]:
-        kept = {index: self._last.get(ids) for index, ids in sorted(wanted.items())}
-        if self._store is not None:
-            kept = {index: kv or self._store.look_up(wanted[index]) for index, kv in kept.items()}
-        missing = [index for index, kv in kept.items() if kv is None and wanted[index]]
-        # Every process runs as many prefixes as the busiest one: FSDP gathers the layers together.
-        idle = self.together.most(len(missing), self.packed.device) - len(missing)
-        for index in missing:
-            kv = kept[index] = self.packed.prefix_kv(wanted[index])
-            if self._store is not None and kv is not None:
-                self._store.keep(wanted[index], kv)
-        for _ in range(idle):
-            self.packed.prefix_kv((0,))
-        self._last = {wanted[index]: kv for index, kv in kept.items() if kv is not None}
-        return kept
+        kept = {ids: self._last[ids] for ids in wanted.values() if ids in self._last}
+        missing = [ids for ids in wanted.values() if ids not in kept]
+        # Every process runs as many forwards as the busiest one: FSDP gathers the layers together.
+        most = partial(self.together.most, device=self.packed.device)
+        self._last = kept | self._store.get(missing, self.packed.run_prefixes, most)
+        return {index: self._last.get(ids) for index, ids in wanted.items()}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The bank's own: the base is not ours to save."""

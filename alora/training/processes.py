@@ -176,6 +176,11 @@ def first_to_fail() -> bool:
     return first
 
 
+def home(prefix_ids: Sequence[int], count: int) -> int:
+    """The process, of ``count``, that keeps a prefix's KV."""
+    return zlib.crc32(array("q", prefix_ids).tobytes()) % count  # not hash(): the same in every process
+
+
 def share_out(prefixes: Sequence[tuple[int, ...]], suffix_tokens: Sequence[int], count: int, kept: bool) -> list[int]:
     """The process that each conversation of a step belongs to, the same answer on every process.
 
@@ -187,8 +192,7 @@ def share_out(prefixes: Sequence[tuple[int, ...]], suffix_tokens: Sequence[int],
         suffix_tokens: tokens of each conversation's suffixes together.
         count: number of processes.
     """
-    # crc32 and not hash(): the same in every process.
-    homes = [zlib.crc32(array("q", ids).tobytes()) % count for ids in prefixes]
+    homes = [home(ids, count) for ids in prefixes]
     own = [_BACKWARD * tokens for tokens in suffix_tokens]
     load, owners = [0] * count, [0] * len(prefixes)
     # Ties by index and by rank, so that all processes find the same owners without a word.

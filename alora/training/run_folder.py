@@ -26,7 +26,8 @@ _OF_TOKENIZER = (
     r"|merges\.txt|(?:tokenizer|spiece|sentencepiece\.bpe)\.model|chat_template\.jinja"
 )
 CHECKPOINT = (
-    r"checkpoint-\d+/(?:(?:model|best|adapter_model)\.safetensors|(?:policies|complete|trainer_state|adapter_config)\.json"
+    r"checkpoint-\d+/(?:(?:model|best|adapter_model)\.safetensors"
+    r"|(?:policies|complete|trainer_state|prefix_cache|adapter_config)\.json"
     rf"|(?:optimizer|scheduler|scaler)\.pt|rng_state(?:_\d+)?\.pth|training_args\.bin|README\.md|{_OF_TOKENIZER}"
     r"|\.[^/]+\.alora-part)"
 )

@@ -17,8 +17,9 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 
 from alora.adapter.folder import save_tensors
+from alora.atomic import write_json
 from alora.prefix.plan import passes
-from alora.training.checkpoints import mark_complete
+from alora.training.checkpoints import PREFIX_CACHE, mark_complete
 from alora.training.examples import Batch
 from alora.training.loss import TEMPERATURES, LabelledLogits, label_losses, tempered_losses
 from alora.training.model import SharedPrefixModel
@@ -154,7 +155,7 @@ class SharedPrefixTrainer(Trainer):
         tokens = [0] * len(batch.prefixes)
         for index in wanted:
             tokens[batch.pairs[index].prefix] += len(batch.pairs[index].suffix_ids)
-        owners = share_out(batch.prefixes, tokens, self._processes.count, self.shared_prefix_model.keeps_prefixes)
+        owners = share_out(batch.prefixes, tokens, self._processes.count, self.shared_prefix_model.prefix_budget > 0)
         ranks = range(self._processes.count)
         return [[index for index in wanted if owners[batch.pairs[index].prefix] == rank] for rank in ranks]
 
@@ -184,6 +185,7 @@ class SharedPrefixTrainer(Trainer):
         state = self.shared_prefix_model.state_dict() if state_dict is None else state_dict
         save_tensors({name: value.contiguous() for name, value in state.items()}, folder / _WEIGHTS)
         self._tracker.save(folder)
+        write_json(folder / PREFIX_CACHE, {"bytes": self.shared_prefix_model.prefix_budget})
 
     def _save_rng_state(self, output_dir: str) -> None:
         """By the first process alone: nothing in training draws from it but the data order, which has its own seed."""

@@ -26,7 +26,12 @@ SETTINGS: dict[str, Any] = {"batch_size": 5, "learning_rate": 3e-3, "early_stopp
 SCENARIOS: dict[str, dict[str, Any]] = {
     "one policy": {"max_steps": 8},
     "a battery": {"max_steps": 8, "policies": 3, "max_suffix_tokens": 20},
-    "accumulation, no cache": {"max_steps": 4, "policies": 3, "gradient_accumulation_steps": 2, "prefix_cache": "off"},
+    "accumulation, no cache": {
+        "max_steps": 4,
+        "policies": 3,
+        "gradient_accumulation_steps": 2,
+        "prefix_cache_bytes": 0,
+    },
     "stopped early": {"epochs": 6, "policies": 2, "early_stopping_patience": 1, "learning_rate": 0.05},
     "a policy that diverges": {"max_steps": 4, "policies": 3, "sick": 1},
     "base in parts": {"max_steps": 6, "policies": 3, "max_suffix_tokens": 20, "shard_base": True},

@@ -36,7 +36,7 @@ def _battery(model, dtype):
     ]
     prefixes = [_tokens(length, seed) for seed, length in enumerate(PREFIX_LENGTHS)]
     pairs = [
-        Pair(prefix, policy, (5, 6, 7, *_tokens(3 + 2 * policy + prefix, 50 + 9 * prefix + policy)), LABELS[policy])
+        Pair(prefix, policy, (5, 6, 7, *_tokens(3 + 7 * policy + prefix, 50 + 9 * prefix + policy)), LABELS[policy])
         for prefix, policy in [(2, 0), (0, 0), (0, 1), (0, 2), (1, 2), (1, 0), (2, 1)]
     ]
     return adapters, prefixes, pairs

@@ -98,7 +98,7 @@ def test_the_prefix_own_log_sum_exp_is_not_enough():
     """Negative control: without the merge, the kernel's gradient is another one."""
     own, prefix, lengths = _qkv(torch.float64)
     folded = own[0].reshape(2, -1, 8)
-    out, lse = flash.attend(folded, *prefix, 0.3)
+    out, lse = (x[0] for x in flash.attend(*(x[None] for x in (folded, *prefix)), 0.3))
     merged = shared_prefix_attention(*own, *prefix, Shape(lengths, 0.3, None)).reshape(2, -1, 8)
     grad, operands = torch.ones_like(folded), (folded, *prefix)
     alone = flash.query_gradient(grad, operands, (out, lse), 0.3)
@@ -172,6 +172,22 @@ def test_prefix_kv_is_the_bases_own_bytes():
     for (k, v), layer in zip(ours.layers, stock.layers, strict=True):
         assert torch.equal(k, layer.keys[0])
         assert torch.equal(v, layer.values[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_prefixes_in_one_forward_are_those_of_one_after_another(family):
+    """Ragged ones, some longer than a sliding window; what pads the shorter ones is in nobody's KV."""
+    model = toy_model(family, torch.float64)
+    packed = PackedModel(model, Bank(model, [random_adapter(model, dtype=torch.float64)], dtype=torch.float64))
+    prefixes = [tuple(range(20 + length, 20 + 2 * length)) for length in (5, 21, 13, 40)]
+    together = packed.run_prefixes(prefixes)
+    for ids, found in zip(prefixes, together, strict=True):
+        alone = packed.prefix_kv(ids)
+        assert found.length == len(ids)
+        for ours, theirs in zip(found.layers, alone.layers, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    shifted = packed.run_prefixes([(prefixes[0][0], *ids) for ids in prefixes])
+    assert (shifted[1].layers[1][0][:, :21] - together[1].layers[1][0]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1, 1], [1, 0, 1, 2, 0, 1], [3, 3, 3], [0, 2, 5, 2]], ids=str)

@@ -1,5 +1,7 @@
 """Many conversations as one padded batch give what conversation after conversation gives, gradients included."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -46,6 +48,7 @@ def one_after_another(own, prefixes, suffixes: Suffixes) -> torch.Tensor:
 @pytest.mark.parametrize(("lengths", "owners"), [((4,) * 5, (0, 1, 2, 3, 4)), ((3, 1, 7, 2, 5, 4), (0, 0, 1, 2, 3, 4))])
 def test_equals_conversation_after_conversation(lengths, owners, window, last_only, chunk_tokens, monkeypatch):
     monkeypatch.setattr(side_by_side, "_CHUNK_TOKENS", chunk_tokens)
+    side_by_side._chunks.cache_clear()
     own, prefixes = operands(lengths)
     suffixes = Suffixes(lengths, owners, WIDTH**-0.5, window, last_only)
     outputs = [function(own, prefixes, suffixes) for function in (one_after_another, _packed)]
@@ -57,7 +60,7 @@ def test_equals_conversation_after_conversation(lengths, owners, window, last_on
 
 
 def _packed(own, prefixes, suffixes: Suffixes) -> torch.Tensor:
-    return attend_side_by_side(*own, prefixes, suffixes)
+    return attend_side_by_side(*own, prefixes, suffixes).transpose(0, 1)
 
 
 def test_a_planted_fault_is_seen(monkeypatch):
@@ -65,15 +68,16 @@ def test_a_planted_fault_is_seen(monkeypatch):
     own, prefixes = operands((4,) * 5)
     suffixes = Suffixes((4,) * 5, (0, 1, 2, 3, 4), WIDTH**-0.5, None)
     right = one_after_another(own, prefixes, suffixes)
-    visible = side_by_side._visible
-    monkeypatch.setattr(side_by_side, "_visible", lambda *arguments: visible(*arguments) | _first_padding(*arguments))
+    chunks = side_by_side._chunks
+
+    def shown(*arguments):
+        (chunk,) = chunks(*arguments)
+        visible = chunk.visible.clone()
+        visible[1, :, :, PREFIXES[1] + 4] = True
+        return [replace(chunk, visible=visible)]
+
+    monkeypatch.setattr(side_by_side, "_chunks", shown)
     assert (_packed(own, prefixes, suffixes) - right).abs().max() > 1e-3
-
-
-def _first_padding(prefix_lengths, suffixes, device) -> torch.Tensor:
-    shown = torch.zeros(len(prefix_lengths), 1, 1, max(prefix_lengths) + max(suffixes.lengths), dtype=torch.bool)
-    shown[1, :, :, prefix_lengths[1]] = True
-    return shown
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3"])
@@ -91,8 +95,9 @@ def test_a_pass_of_single_suffixes_takes_this_way_and_changes_no_gradient(family
     )
 
     def gradients() -> list[torch.Tensor]:
-        logits = packed.label_logits(prefixes, pairs)
-        return torch.autograd.grad(logits.square().sum(), list(bank.parameters()))
+        bank.zero_grad()
+        packed.label_logits(prefixes, pairs).square().sum().backward()
+        return [parameter.grad for parameter in bank.parameters()]
 
     found = gradients()
     assert len(taken) == len(model.model.layers)

@@ -208,7 +208,7 @@ def test_tensor_cores_serve_the_adapters_of_a_half_precision_base_alone():
 
 def test_no_gradient_stops_the_run(tmp_path, monkeypatch):
     """Negative control: hooks that never fire leave the adapter untouched, and the run says so."""
-    monkeypatch.setattr(Bank, "_delta", lambda self, place, x, route: 0.0 * self.b_POR[place].sum())
+    monkeypatch.setattr(Bank, "_adapted", lambda self, index, x, y, route: y + 0.0 * self.b_POR[index].sum())
     with pytest.raises(TrainingError, match="no gradient reached 21 adapted layer"):
         fit(_base(), [_fresh(_base())], _examples(8), _examples(4, 9), TrainingSettings(), tmp_path, progress=False)
 

@@ -1,19 +1,14 @@
-"""Which files of earlier runs are found, and which make room first."""
-
-import os
-from dataclasses import replace
+"""What a store keeps, what it computes together, and how much memory it may take."""
 
 import pytest
 import torch
 
-from alora.base.fingerprint import Fingerprint
-from alora.base.load import LoadedBase
-from alora.config.schema import TrainingSettings
+from alora.prefix import store as stores
 from alora.prefix.plan import PrefixKV
-from alora.prefix.store import DiskStore, MemoryStore, open_store
-from tests.toy_models import toy_model
+from alora.prefix.store import PrefixStore, groups_by_length, memory_budget
 
 CPU = torch.device("cpu")
+TOKEN_BYTES = 16  # of kv()
 
 
 def kv(token_ids) -> PrefixKV:
@@ -21,54 +16,78 @@ def kv(token_ids) -> PrefixKV:
     return PrefixKV(((values, values + 1),), len(token_ids))
 
 
-def test_what_a_run_has_used_is_the_last_that_a_later_one_lets_go(tmp_path):
-    made = {}
-    for ids in ((1, 2), (3, 4)):
-        before = set(tmp_path.iterdir())
-        DiskStore(tmp_path, 10**6, CPU).get(ids, kv)
-        (made[ids],) = set(tmp_path.iterdir()) - before
-    os.utime(made[1, 2], (1, 1))
-    os.utime(made[3, 4], (2, 2))
-    assert DiskStore(tmp_path, 10**6, CPU).look_up((1, 2)) is not None
-    size = made[1, 2].stat().st_size
-    DiskStore(tmp_path, 2 * size, CPU).get((5, 6), kv)
-    assert [file.exists() for file in made.values()] == [True, False]
+def prefix(length: int, first: int = 20) -> tuple[int, ...]:
+    return tuple(range(first, first + length))
 
 
-@pytest.mark.parametrize("odd", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
-def test_every_half_of_every_layer_has_the_prefixs_tokens(odd, tmp_path):
-    whole, long = kv((1, 2)).layers[0][0], kv((1, 2, 3)).layers[0][0]
-    layers = tuple(tuple((long if (layer, half) == odd else whole).clone() for half in (0, 1)) for layer in (0, 1))
-    store = DiskStore(tmp_path, 10**6, CPU)
-    store.keep((1, 2), PrefixKV(layers, 2))  # pyright: ignore[reportArgumentType]
-    with pytest.warns(UserWarning, match="not 2 tokens in every layer"):
-        assert store.look_up((1, 2)) is None
-    assert list(tmp_path.iterdir()) == []
+class Runs:
+    """Computes prefixes and remembers the groups."""
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[tuple[int, ...], ...]] = []
+
+    def __call__(self, group):
+        self.groups.append(tuple(group))
+        return [kv(ids) for ids in group]
 
 
-def test_a_prefix_that_found_room_after_all_is_no_shortfall():
-    store = MemoryStore(0)
-    assert store.look_up((1, 2)) is None
-    store.keep((1, 2), kv((1, 2)))
-    assert "kept 0 of 1 prefixes" in (store.shortfall() or "")
-    store._budget = 10**6
-    store.keep((1, 2), kv((1, 2)))
+def test_what_is_planned_is_computed_once_with_its_whole_group():
+    store, run, ids = PrefixStore(10**6, CPU), Runs(), [prefix(5), prefix(5, 40), prefix(300), prefix(6)]
+    store.plan(ids, TOKEN_BYTES)
+    for wanted in ([ids[1]], [ids[0], ids[2]], ids):
+        found = store.get(wanted, run)
+        assert list(found) == wanted
+        assert all(torch.equal(found[one].layers[0][0], kv(one).layers[0][0]) for one in wanted)
+    assert run.groups == [(ids[0], ids[1], ids[3]), (ids[2],)]
+    assert (store.hits, store.misses) == (5, 2)
     assert store.shortfall() is None
 
 
-@pytest.mark.parametrize("changed", ["weights", "config", "quantization", "quantization_settings"])
-def test_what_one_base_left_on_disk_is_not_found_for_another(changed, tmp_path, monkeypatch):
-    """RoPE is in the config alone, and a quantized base has the weights' digest of the unquantized one."""
-    monkeypatch.setenv("ALORA_CACHE", str(tmp_path))
-    settings = TrainingSettings(prefix_cache="disk")
-    fingerprint = Fingerprint("weights", "tokenizer", "template", config="config")
-    model = toy_model("qwen3")
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)], ids=str)
+def test_the_groups_follow_from_the_rows_and_not_from_what_is_needed_first(order):
+    """A resumed training asks in another order, and must get the same bytes."""
+    store, run, ids = PrefixStore(10**6, CPU), Runs(), [prefix(5), prefix(5, 40), prefix(300), prefix(6)]
+    store.plan(ids, TOKEN_BYTES)
+    for index in order:
+        store.get([ids[index]], run)
+    assert set(run.groups) == {(ids[0], ids[1], ids[3]), (ids[2],)}
 
-    def opened(fingerprint):
-        store = open_store(settings, LoadedBase(model, None, fingerprint, "toy"))  # pyright: ignore[reportArgumentType]
-        assert store is not None
-        return store
 
-    opened(fingerprint).get((1, 2), kv)
-    assert opened(fingerprint).look_up((1, 2)) is not None
-    assert opened(replace(fingerprint, **{changed: "other"})).look_up((1, 2)) is None
+def test_a_prefix_that_opens_like_another_one_of_its_length_has_its_own_kv():
+    alike = [(1, 2, 3, 4, last) for last in (5, 6)]
+    store = PrefixStore(10**6, CPU)
+    store.plan(alike, TOKEN_BYTES)
+    for _ in range(2):
+        for ids in alike:
+            found = store.get([ids], Runs())
+            assert torch.equal(found[ids].layers[0][0], kv(ids).layers[0][0])
+
+
+def test_what_has_no_room_runs_with_the_others_of_its_pass_and_is_computed_again():
+    short, long = [prefix(5), prefix(5, 40)], [prefix(300), prefix(301)]
+    store, run = PrefixStore(TOKEN_BYTES * 10, CPU), Runs()
+    store.plan([*long, *short], TOKEN_BYTES)
+    for _ in range(2):
+        store.get([*long, *short], run)
+    assert run.groups == [tuple(short), tuple(long), tuple(long)]
+    needed = TOKEN_BYTES * (2 * 5 + 2 * 301)
+    assert f"2 of 4 prefixes and the others were computed each time; training.prefix_cache_bytes={needed}" in str(
+        store.shortfall()
+    )
+    enough = PrefixStore(needed, CPU)
+    enough.plan([*long, *short], TOKEN_BYTES)
+    assert enough.shortfall() is None
+
+
+def test_a_group_holds_each_prefix_once_and_pads_little(monkeypatch):
+    monkeypatch.setattr(stores, "GROUP_TOKENS", 1000)
+    lengths = [90, 0, 100, 91, 100, 700, 300, 700, 1200]
+    groups = list(groups_by_length([prefix(n, 20 + n % 7) for n in lengths], CPU))
+    assert [[len(ids) for ids in group] for group in groups] == [[90, 91, 100], [300], [700], [1200]]
+
+
+def test_the_budget_is_half_of_what_is_free():
+    half = stores._free_memory() // 2
+    assert half > 2**20
+    assert abs(memory_budget(CPU) - half) < 0.2 * half
+    assert abs(memory_budget(CPU, sharing=4) - half / 4) < 0.2 * half

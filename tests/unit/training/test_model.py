@@ -6,18 +6,18 @@ import torch
 from alora.adapter.bank import Bank
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
-from alora.prefix.store import MemoryStore
+from alora.prefix.store import open_store
 from alora.training.model import SharedPrefixModel
 from tests.peft_reference import random_adapter
 from tests.toy_models import toy_model
 
-PREFIXES = ((20, 30, 40), (20, 30, 50), (20, 60))  # they open alike
+PREFIXES = ((20, 30, 40, 50, 60), (20, 30, 40, 50, 70), (20, 60))  # they open alike
 
 
 def shared_model(budget: int | None = None) -> SharedPrefixModel:
     base = toy_model("qwen3")
     packed = PackedModel(base, Bank(base, [random_adapter(base)]))
-    return SharedPrefixModel(packed, None if budget is None else MemoryStore(budget)).eval()
+    return SharedPrefixModel(packed, None if budget is None else open_store(budget, base, PREFIXES)).eval()
 
 
 def pair(prefix: int) -> Pair:
@@ -29,15 +29,24 @@ def test_a_pass_behind_another_prefix_takes_no_kv_of_the_last_one(budget):
     model = shared_model(budget)
     for place in (0, 1, 2, 1):
         found = model(PREFIXES, [pair(place)])
-        assert torch.equal(found, shared_model()(PREFIXES, [pair(place)]))
+        torch.testing.assert_close(found, shared_model()(PREFIXES, [pair(place)]), rtol=0, atol=1e-6)
 
 
 def test_the_next_pass_behind_a_prefix_that_the_store_has_no_room_for_does_not_compute_it_again(monkeypatch):
-    model, computed, stock = shared_model(budget=0), [], PackedModel.prefix_kv
-    monkeypatch.setattr(PackedModel, "prefix_kv", lambda self, ids: computed.append(ids) or stock(self, ids))
+    model, computed, stock = shared_model(budget=0), [], PackedModel.run_prefixes
+    monkeypatch.setattr(PackedModel, "run_prefixes", lambda self, group: computed.append(group) or stock(self, group))
     for _ in range(3):
         model(PREFIXES, [pair(0)])
-    assert computed == [PREFIXES[0]]
+    assert computed == [(PREFIXES[0],)]
     model.forget()
     model(PREFIXES, [pair(0)])
-    assert computed == [PREFIXES[0]] * 2
+    assert computed == [(PREFIXES[0],)] * 2
+
+
+def test_the_prefixes_of_a_pass_run_in_one_forward(monkeypatch):
+    model, computed, stock = shared_model(), [], PackedModel.run_prefixes
+    monkeypatch.setattr(PackedModel, "run_prefixes", lambda self, group: computed.append(group) or stock(self, group))
+    together = model(PREFIXES, [pair(place) for place in (2, 0, 1)])
+    assert [len(group) for group in computed] == [3]
+    alone = torch.cat([shared_model()(PREFIXES, [pair(place)]) for place in (2, 0, 1)])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)

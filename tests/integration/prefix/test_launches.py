@@ -1,0 +1,103 @@
+"""Upper bounds of what a layer launches on a GPU; nothing in a layer waits for the host or is made from Python."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from alora.adapter.folder import AdapterSpec
+from alora.base.fingerprint import Fingerprint
+from alora.base.load import LoadedBase
+from alora.bench.material import INVOCATION, LABELS, draw_suffix, random_adapter, token_ids
+from alora.bench.trainers import PackedTrainer, draw_batch
+from alora.prefix import side_by_side
+from alora.prefix.plan import Pair
+from alora.prefix.scorer import Scorer
+from alora.prompt.render import Prefix
+from alora.training.examples import Batch
+from tests.integration.prefix.launches import Count, a_layer
+from tests.peft_reference import ALL_TARGETS
+
+VOCAB, SPEC = 211, AdapterSpec(8, 16.0, tuple(sorted(ALL_TARGETS)), INVOCATION)
+
+
+def suffix(number: int, uneven: bool) -> tuple[int, ...]:
+    return draw_suffix(VOCAB, 12 + number % 7 if uneven else 16, 90 + number).token_ids
+
+
+def training(policies: int, rows: int = 1, uneven: bool = False, keep: tuple[int, ...] = ()):
+    """A step of ``policies`` behind one prefix, or of one policy behind each of ``rows`` prefixes."""
+
+    def step_on(base):
+        batch = draw_batch(VOCAB, 64, 16, policies, 0)
+        if rows > 1:
+            prefixes = tuple(token_ids(VOCAB, 64 + uneven * n, 50 + n, frozenset(INVOCATION)) for n in range(rows))
+            pairs = tuple(Pair(n, 0, suffix(n, False), LABELS) for n in range(rows))
+            batch = Batch(prefixes, pairs, tuple(n % 2 for n in range(rows)), (1.0 / rows,) * rows)
+        if uneven:
+            pairs = tuple(replace(pair, suffix_ids=suffix(n, True)) for n, pair in enumerate(batch.pairs))
+            batch = replace(batch, pairs=pairs)
+        if keep:
+            kept = {name: tuple(getattr(batch, name)[n] for n in keep) for name in ("pairs", "labels", "weights")}
+            batch = replace(batch, **kept)
+        trainer = PackedTrainer(
+            base, [random_adapter(SPEC, base, 10 * n) for n in range(policies)], batch, Path(tempfile.gettempdir())
+        )
+        return lambda: (trainer.clear(), trainer.step())
+
+    return step_on
+
+
+def scoring(policies: int):
+    def step_on(base):
+        adapters = [random_adapter(SPEC, base, 10 * n, dtype=base.dtype) for n in range(policies)]
+        loaded = LoadedBase(base, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+        scorer, prefix = Scorer(loaded, adapters), Prefix(token_ids(VOCAB, 64, 50, frozenset(INVOCATION)))
+        suffixes = [draw_suffix(VOCAB, 16, 90 + n) for n in range(policies)]
+        return lambda: scorer.label_logits(prefix, suffixes)
+
+    return step_on
+
+
+@pytest.mark.parametrize(
+    ("step_on", "most"),
+    [
+        pytest.param(training(1), 190, id="P=1"),
+        pytest.param(training(1, rows=8), 190, id="P=1, 8 conversations"),
+        pytest.param(training(8), 190, id="P=8"),
+        pytest.param(training(100), 190, id="P=100"),
+        pytest.param(training(8, uneven=True), 230, id="P=8, uneven suffixes"),
+        pytest.param(training(100, uneven=True), 230, id="P=100, uneven suffixes"),
+        pytest.param(training(8, keep=(1, 4, 6)), 230, id="P=8, rows of 3 policies"),
+        pytest.param(training(1, rows=8, uneven=True), 230, id="P=1, 8 conversations, uneven"),
+        pytest.param(scoring(1), 80, id="scoring P=1"),
+        pytest.param(scoring(20), 80, id="scoring P=20"),
+    ],
+)
+def test_a_layer_launches_no_more_than(step_on, most, monkeypatch):
+    launches, stops = a_layer(step_on, monkeypatch)
+    assert most / 2 < launches <= most
+    assert stops == 0
+
+
+def test_index_work_in_a_layer_is_counted(monkeypatch):
+    """Negative control: what every layer makes again, from numbers of Python, is seen as launches and as stops."""
+    step_on = training(1, rows=8, uneven=True)
+    once = a_layer(step_on, monkeypatch)
+    monkeypatch.setattr(side_by_side, "_chunks", side_by_side._chunks.__wrapped__)
+    each_layer = a_layer(step_on, monkeypatch)
+    assert each_layer[0] > once[0] + 20
+    assert each_layer[1] > once[1]
+
+
+def test_views_are_free_and_what_the_host_reads_stops_it():
+    x = torch.randn(4, 4)
+    with Count() as count:
+        y = x.t()[:2] @ x + 1
+    assert (count.launches, count.stops) == (2, 0)  # the product and the sum
+    with Count() as count:
+        x[x > 0].sum().item()
+        y.add_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert count.stops == 3
