@@ -11,31 +11,36 @@ from alora.prompt.parts import Truncation
 
 TENTHS = 10  # bins of a histogram of probabilities
 LEAST = 100  # rows on both sides; below, the population stability of equal distributions is often above 0.1
+MOST_BIAS = 100.0  # nats; its exponential is a finite number
 NEVER = math.nextafter(1.0, math.inf)  # the highest threshold that calibration chooses
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Operating point of one adapter: ``softmax(logits / temperature)``, positive when its probability >= threshold.
+    """Operating point of one adapter: ``softmax(logits / temperature + bias)``, positive when its probability >=
+    threshold. The bias is of the positive label alone.
 
     Raises:
-        ConfigError: the temperature is not a positive number, or the threshold is not between 0 and 1. The number
-            just above 1 is meant: it never fires.
+        ConfigError: the temperature is not a positive number, the bias not a finite one, or the threshold is not
+            between 0 and 1. The number just above 1 is meant: it never fires.
     """
 
     temperature: float = 1.0
     threshold: float = 0.5
+    bias: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise ConfigError(f"calibration temperature is {self.temperature}; it must be a positive number")
+        if not abs(self.bias) <= MOST_BIAS:
+            raise ConfigError(f"calibration bias is {self.bias}; it must be a number of at most {MOST_BIAS:g}")
         if not 0 <= self.threshold <= NEVER:
             raise ConfigError(f"verdict threshold is {self.threshold}; it must be a probability")
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """The threshold and temperature of an adapter's verdict, and how they were fitted.
+    """The threshold, temperature and bias of an adapter's verdict, and how they were fitted.
 
     ``threshold_low`` and ``threshold_high`` are the 95 % bootstrap interval of the choice. ``target`` says what it
     was chosen for (``evaluation.target``, or "none": uncalibrated, at one half), ``rows`` and ``positives`` on what.
@@ -56,6 +61,7 @@ class OperatingPoint:
     dtype: str | None = None
     engine: str | None = None
     histogram: tuple[int, ...] | None = None
+    bias: float = 0.0
 
     def __post_init__(self) -> None:
         _ = self.calibration  # ConfigError when no verdict can come of it
@@ -76,14 +82,14 @@ class OperatingPoint:
 
     @property
     def calibration(self) -> Calibration:
-        """Temperature and threshold, as a verdict needs them."""
-        return Calibration(self.temperature, self.threshold)
+        """What a verdict needs."""
+        return Calibration(self.temperature, self.threshold, self.bias)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; newer fields that are None are left out."""
+        """Plain JSON types; newer fields that say nothing are left out."""
         content = asdict(self)
-        for name in ("costs", "dtype", "engine", "histogram"):
-            if content[name] is None:
+        for name in ("costs", "dtype", "engine", "histogram", "bias"):
+            if content[name] in (None, 0.0):
                 del content[name]
         return content
 
@@ -165,8 +171,9 @@ def tenth(probability: float) -> int:
     return min(int(probability * TENTHS), TENTHS - 1)
 
 
-def label_probabilities(logits: Sequence[float], temperature: float = 1.0) -> list[float]:
-    """``softmax(logits / temperature)`` over the label tokens' logits, in the order of the policy's labels.
+def label_probabilities(logits: Sequence[float], temperature: float = 1.0, bias: float = 0.0) -> list[float]:
+    """``softmax(logits / temperature)`` over the label tokens' logits, in the order of the policy's labels; ``bias`` is
+    added to the first one's.
 
     Raises:
         AdapterError: a logit is not finite: the base or the adapter overflowed, and there is no verdict to give.
@@ -176,6 +183,7 @@ def label_probabilities(logits: Sequence[float], temperature: float = 1.0) -> li
         raise AdapterError(f"label logits are {values}; the base or the adapter overflows: try base.dtype=float32")
     top = max(values)
     weights = [math.exp((value - top) / temperature) for value in values]
+    weights[0] = math.exp((values[0] - top) / temperature + bias)
     total = math.fsum(weights)
     return [weight / total for weight in weights]
 
@@ -206,7 +214,7 @@ def make_verdict(policy: Policy, logits: Sequence[float], calibration: Calibrati
     """
     if len(logits) != len(policy.labels):
         raise AdapterError(f"policy {policy.id!r}: {len(logits)} label logits for {len(policy.labels)} labels")
-    probabilities = label_probabilities(logits, calibration.temperature)
+    probabilities = label_probabilities(logits, calibration.temperature, calibration.bias)
     chosen = 0
     if probabilities[0] < calibration.threshold:
         chosen = max(range(1, len(probabilities)), key=probabilities.__getitem__)

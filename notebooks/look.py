@@ -83,7 +83,7 @@ def look(run: str | Path) -> Look:
     splits, _ = read_splits(recipe.data, [policy])
     base = load_base(recipe.base, progress=False)
     renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
-    prompts = [renderer.prompt(row.conversation, policy) for row in splits.held_out[:2]]
+    prompts = [renderer.prompt(row.conversation, policy) for row in splits.measured(policy.id)[1][:2]]
     call = make_calls(prompts, base.model, renderer.suffix(policy).invocation_ids)[1]
     bare = twin(base.model)
     models = Models(with_adapter(bare, adapter), with_adapter(bare, adapter, alora_invocation_tokens=None))

@@ -23,7 +23,7 @@ from alora.comparison.figures import compare
 from alora.comparison.report import document, table
 from alora.comparison.scores import Scores
 from alora.config.schema import EvaluationSettings
-from alora.evaluation.calibration import fit_temperature, positive_probability
+from alora.evaluation.calibration import fit_calibration, positive_probability
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.paired import mean_auroc
 
@@ -191,8 +191,7 @@ def _least_ece(found: dict[str, Any], draws: int = 200) -> float:
         run for run in found["scores"] if run["arm"] == "alora" and run["rank"] == found["settings"]["adapter"]["rank"]
     ):
         validation, test = (np.array(run[part]["logits"], dtype=np.float64) for part in ("validation", "test"))
-        temperature = fit_temperature(validation, np.array(run["validation"]["label_ids"]))
-        chances_N = positive_probability(test, temperature)
+        chances_N = positive_probability(test, *fit_calibration(validation, np.array(run["validation"]["label_ids"])))
         ece = [
             compute_metrics(generator.random(len(chances_N)) < chances_N, chances_N, 0.5, 0).value("ece")
             for _ in range(draws)

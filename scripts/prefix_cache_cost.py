@@ -23,7 +23,7 @@ from alora.adapter.folder import AdapterSpec
 from alora.bench.material import INVOCATION, random_adapter
 from alora.bench.pairs import draw_batch
 from alora.bench.shapes import SHAPES, random_base
-from alora.bench.trainers import PackedTrainer
+from alora.bench.trainers import Gradients, PackedTrainer, difference
 from alora.config.environment import describe_environment
 from alora.prefix.store import PrefixStore, open_store
 from alora.training.examples import Batch

@@ -182,6 +182,15 @@ class Bank(nn.Module):
                 tensors[name] = (a_RD.detach().cpu().clone(), b_OR.detach().cpu().clone())
         return AdapterWeights(spec, tensors)
 
+    @torch.no_grad()
+    def restore(self, policy: int, weights: AdapterWeights) -> None:
+        """Give one policy the weights that :meth:`adapter` returned."""
+        rank = self.specs[policy].rank
+        for name, (a_RD, b_OR) in weights.tensors.items():
+            index = self._names.index(name)
+            self.a_PRD[index][policy, :rank] = a_RD
+            self.b_POR[index][policy, :, :rank] = b_OR
+
     def inert(self, policy: int) -> bool:
         """Whether one policy's adapter still is what it began as: B is zero, and the base answers."""
         return not any(bool(b_POR[policy].any()) for b_POR in self.b_POR)

@@ -23,7 +23,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -216,7 +216,7 @@ class Server:
         hit = len(asked) * usage["prefix_tokens"] + usage["suffix_tokens"] - usage["computed_tokens"]
         hits = [0, *(hit // others + (n < hit % others) for n in range(others))][-len(asked) :]  # it tells the sum
         return [
-            ([_log(verdict["probabilities"][label], one.calibration.temperature) for label in one.policy.labels], found)
+            (_logits(verdict["probabilities"], one), found)
             for one, verdict, found in zip(asked, answer["verdicts"], hits, strict=True)
         ]
 
@@ -233,9 +233,15 @@ class Server:
         return [[_log(answers[one.policy.id]["probabilities"][word]) for word in kept] for one in asked]
 
 
-def _log(probability: float, temperature: float = 1.0) -> float:
-    """The logit that a calibrated probability was made of, up to a constant."""
-    return temperature * math.log(probability or sys.float_info.min)
+def _logits(probabilities: Mapping[str, float], bundle: Bundle) -> list[float]:
+    """The logits that calibrated probabilities were made of, up to a constant."""
+    point = bundle.calibration
+    logs = [_log(probabilities[label]) for label in bundle.policy.labels]
+    return [point.temperature * log for log in (logs[0] - point.bias, *logs[1:])]
+
+
+def _log(probability: float) -> float:
+    return math.log(probability or sys.float_info.min)
 
 
 @dataclass

@@ -69,7 +69,7 @@ def parity_run(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveR
 
 def _fired(rows: Sequence[GoldenRow], point: OperatingPoint) -> list[bool]:
     logits_NL = np.array([row.label_logits for row in rows], dtype=np.float64)
-    return (positive_probability(logits_NL, point.temperature) >= point.threshold).tolist()
+    return (positive_probability(logits_NL, point.temperature, point.bias) >= point.threshold).tolist()
 
 
 def moved(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord | None:

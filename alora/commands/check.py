@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from tqdm.auto import tqdm
@@ -31,8 +32,9 @@ from alora.data.check import (
     count_labels,
     describe_positive,
 )
+from alora.data.held_out import fold_rows, hold_out
 from alora.data.labelled import read_labelled
-from alora.data.splits import hold_out, merge_rows, read_policy_rows, source_of
+from alora.data.splits import data_settings, merge_rows, read_policy_rows, source_of
 from alora.errors import AloraError, DataError, first_line
 from alora.findings import ERROR, WARNING, Finding, Findings, as_lines
 from alora.policy import Policy, load_policies
@@ -113,10 +115,16 @@ class _Check:
                 self.splits[name] = rows
         self.policies = [policy for policy in self.policies if policy.id not in self.unusable]
         if data.validation is None and "train" in self.splits:
-            share = data.validation_share
-            if sides := self.attempt("validation", lambda: hold_out(self.splits["train"], share)):
+            folded = fold_rows(self.splits["train"], data_settings(recipe).folds)
+            if sides := self.attempt("validation", lambda: hold_out(folded, data.validation_share)):
+                held = {"validation": sides[1]} if sides[1] else {}
+                counts = Counter(name for row in sides[0] for name in row.folds)
+                for name, count in counts.items():
+                    self.notes[
+                        f"{name}: each of its {count} training rows is held out once, by folds (data.folds)"
+                    ] += 1
                 tested = {name: rows for name, rows in self.splits.items() if name == "test"}
-                self.splits = {"train": sides[0], "validation": sides[1]} | tested
+                self.splits = {"train": sides[0]} | held | tested
 
     def _split(self, name: str) -> Rows:
         found, data = Findings(self.notes), self.recipe.data
@@ -154,12 +162,13 @@ class _Check:
 
     def labels(self) -> None:
         """Labels that the words of other rows doubt, and a judge, where there is one."""
-        from alora.commands.doubted_labels import of_judge, of_words  # scikit-learn, which no other check needs
+        from alora.commands.doubted_labels import of_judge, of_run, of_words  # scikit-learn, which no other check needs
 
         train, judge = self.splits["train"], self.recipe.judge
         for policy in self.policies:
             try:
-                self.findings += of_words(policy, train)
+                of_folds = of_run(policy, train, Path(self.recipe.run_dir))
+                self.findings += of_words(policy, train) if of_folds is None else of_folds
             except DataError as error:  # too few rows, or none with a word: that fails no training
                 self.notes[f"data.noise=true: {first_line(error)}"] += 1
             if judge.url is not None:

@@ -1,18 +1,41 @@
 """``alora check data.noise=true``: training rows whose label looks wrong to the words of other rows, or to a judge."""
 
 from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
 
 from alora.base.cache import cache_folder
 from alora.comparison.judge import disagreements
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import in_the_clear
 from alora.data.check import Rows
-from alora.evaluation.noise import WORDS_KNOW, Doubt, doubtful_labels
+from alora.evaluation.noise import WORDS_KNOW, Doubt, doubtful_labels, doubts_of
 from alora.findings import WARNING, Finding
+from alora.layout import POLICIES, PREDICTIONS
 from alora.notes import note
 from alora.policy import Policy
 
 SILENT = 0.3  # share of rows without an answer above which the judge's list leaves out too many
+
+
+def of_run(policy: Policy, rows: Rows, run_dir: Path) -> list[Finding] | None:
+    """Labels that the out-of-fold answers of a trained run doubt; None where it holds none of these very rows."""
+    file = run_dir / POLICIES / policy.id / PREDICTIONS
+    if not file.is_file():
+        return None
+    mine = [row for row in rows if policy.id in row.labels]
+    try:
+        lines = pq.read_table(file, filters=[("split", "==", "out_of_fold"), ("method", "in", ["alora", "lora"])])
+        known = {(line["where"], line["label"]): line["probabilities"] for line in lines.to_pylist()}
+    except (OSError, ValueError, KeyError):  # of another version, or damaged: it only saves the words' guess
+        return None
+    if not mine or any((row.where, row.labels[policy.id]) not in known for row in mine):
+        return None
+    probabilities_NL = np.array([known[row.where, row.labels[policy.id]] for row in mine])
+    note(f"{policy.id}: labels are doubted by the out-of-fold answers of the run in {run_dir}")
+    return _as_findings(policy, doubts_of(policy, mine, probabilities_NL), "LABEL_DOUBTFUL", "the run's folds say")
 
 
 def of_words(policy: Policy, rows: Rows) -> list[Finding]:

@@ -25,8 +25,8 @@ from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source
 from alora.data.splits import known_rows, read_shared_rows
 from alora.errors import AloraError, ConfigError, DataError, LeftOut
-from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.baselines import calibrated
+from alora.evaluation.bag_of_words import fit_bag_of_words, out_of_fold_words
+from alora.evaluation.baselines import calibrated, with_leads
 from alora.evaluation.calibration import refit_settings
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.records import Evaluation
@@ -141,7 +141,7 @@ def _evaluate(
             continue
         known = trained_on[predicted.policy.id]
         baseline = _baseline(recipe, subject, taught, rows, fitted_on[predicted.policy.id])
-        methods = [_of_adapter(recipe, subject, predicted, known), *baseline]
+        methods = with_leads([_of_adapter(recipe, subject, predicted, known), *baseline], recipe.evaluation)
         asked = {"test": [row for row in rows if predicted.policy.id in row.labels]}
         judged.append(Judged(predicted.policy, methods, asked))
     if not judged:
@@ -211,7 +211,9 @@ def _baseline(recipe: Recipe, subject: Subject, taught: _Taught, rows: Rows, fit
         return []
     predicted, method = {"test": baseline.predict(rows)}, "bag_of_words"
     try:
-        parts = {"validation": baseline.predict(taught.validation)} | predicted
+        folded = [row for row in taught.train if policy.id in row.folds]
+        known = out_of_fold_words(policy, folded, taught.seed) if folded else baseline.predict(taught.validation)
+        parts = {"held out": known} | predicted
         settings = refit_settings(_point(subject), EvaluationSettings(bootstrap=recipe.evaluation.bootstrap))
         found = calibrated(method, parts, settings, None, taught.seed, fitted_on).evaluation
     except (DataError, ConfigError):

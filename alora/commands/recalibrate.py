@@ -28,10 +28,13 @@ from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source, each, named
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
-from alora.evaluation.predict import Predictions, predict
+from alora.evaluation.predict import Predictions, held_out_predictions, predict
 from alora.evaluation.tables import describe_operating_point
+from alora.layout import POLICIES, TRAINING
 from alora.prefix.scorer import Scorer
 from alora.serving.engine import Engine
+from alora.training.claim import open_claim, require_trained
+from alora.training.track import read_out_of_fold
 from alora.verdict import OperatingPoint
 
 
@@ -46,7 +49,7 @@ class Refit:
 
     def rates(self, point: OperatingPoint) -> tuple[float, float]:
         """Recall and false positive rate of ``point`` on the rows."""
-        fired_N = positive_probability(self.predictions.logits_NL, point.temperature) >= point.threshold
+        fired_N = positive_probability(self.predictions.logits_NL, point.temperature, point.bias) >= point.threshold
         positive_N = self.predictions.positive_N
         return float(fired_N[positive_N].mean()), float(fired_N[~positive_N].mean())
 
@@ -70,7 +73,7 @@ def run(recipe: Recipe) -> int:
         _require_same_base(everyone, base)
     check_bundles([bundle for bundle in bundles if not is_move(bundle, base)], base)
     certificates = [recertify(bundle, base, recipe.identity) for bundle in bundles]
-    refits = _refit(recipe, bundles, base, settings, rows)
+    refits = _refit(recipe, bundles, base, settings, rows, artifact)
     made = [
         rewrite_bundle(
             refit.bundle,
@@ -136,10 +139,30 @@ def _held_out(recipe: Recipe, artifact: Artifact, source: Source) -> tuple[list[
     if other := [key for key in keys if value_at(mine, key) != value_at(of_run, key)]:
         raise ConfigError(f"{', '.join(other)}: rows that the run held out are read as it read them; {remedy}")
     try:
-        _, held, unread = trained_rows(artifact)
+        train, held, unread = trained_rows(artifact)
     except ConfigError as error:
         raise ConfigError(f"{error}; {remedy}") from error
-    return held, unread
+    return [*held, *(row for row in train if row.folds)], unread
+
+
+def _out_of_fold(
+    recipe: Recipe, artifact: Artifact, bundle: Bundle, base: LoadedBase, rows: Sequence[LabelledConversation]
+) -> Predictions:
+    """What the run's folds answered to ``rows``, from which the adapter itself has learnt.
+
+    Raises:
+        ConfigError: the folds answered on another base, in another precision or by another scorer.
+        RunError: the record of the training is damaged, or not of this adapter.
+    """
+    run, asked = saved_run(artifact), (recipe.scorer, base.dtype)
+    if run is None or artifact.run is None or is_move(bundle, base) or asked != ("packed", bundle.manifest.base.dtype):
+        raise ConfigError(
+            f"the adapter of {bundle.policy.id} has learnt from all rows of its run, whose folds answered in "
+            f"{bundle.manifest.base.dtype}, scorer packed; give other labelled rows as data.validation=FILE.jsonl"
+        )
+    record = artifact.run / POLICIES / bundle.policy.id / TRAINING
+    require_trained(record, bundle.policy.id, open_claim(artifact.run, run).digest, bundle.weights.digest)
+    return held_out_predictions(bundle.policy, rows, read_out_of_fold(record))
 
 
 def _refit(
@@ -148,7 +171,11 @@ def _refit(
     base: LoadedBase,
     settings: BaseSettings,
     rows: Sequence[LabelledConversation],
+    artifact: Artifact,
 ) -> list[Refit]:
+    folded = {name for row in rows for name in row.folds}
+    of_folds = [row for row in rows if row.folds]
+    rows = [row for row in rows if not row.folds]
     policies, suffixes = [bundle.policy for bundle in bundles], [bundle.suffix for bundle in bundles]
     renderer = bundles[0].renderer(base)
     require_room(base.model, renderer, rows, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
@@ -160,6 +187,9 @@ def _refit(
             answers = predict(scorer, renderer, policies, suffixes, rows)
     found = []
     for bundle, predictions in zip(bundles, answers, strict=True):
+        if (name := bundle.policy.id) in folded:
+            own = [row for row in of_folds if name in row.folds]
+            predictions = _out_of_fold(recipe, artifact, bundle, base, own)
         if len(predictions.label_ids_N) == 0:
             raise DataError(
                 f"no validation row is labelled for policy {bundle.policy.id!r}; add some, or name policies="

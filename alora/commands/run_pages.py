@@ -60,7 +60,9 @@ def write_page(
 def write_judgement(this: TrainingRun, policy: Policy, methods: Sequence[Scored]) -> None:
     """Every row's probability, the page, and last the figures, whose file says that the evaluation is done."""
     paths = this.folder.paths(policy.id)
-    rows = {name: [row for row in part if policy.id in row.labels] for name, part in vars(this.splits).items()}
+    rows = {"test": [row for row in this.splits.test if policy.id in row.labels]}
+    rows |= {"sample": [row for row in this.splits.sample if policy.id in row.labels]}
+    rows |= dict.fromkeys(("validation", "out_of_fold"), this.splits.calibration(policy.id))
     judged = Judged(policy, methods, rows)
     write_predictions(paths.predictions, [judged])
     settings = {name: value for name, value in asdict(this.recipe).items() if name in _SHOWN}
@@ -128,7 +130,7 @@ def _describe(certificate: Certificate) -> str:
 
 def _show_verdicts(this: TrainingRun, bundles: Sequence[Bundle]) -> None:
     """The verdicts on the recipe's conversation, else on the first held-out row, from one pass."""
-    row = LabelledConversation(this.conversation) if this.conversation else this.splits.held_out[0]
+    row = LabelledConversation(this.conversation) if this.conversation else this.splits.measured(this.going[0].id)[1][0]
     conversation = row.conversation
     with Scorer(this.base, [bundle.weights for bundle in bundles]) as scorer:
         questions = this.renderer.questions(conversation, [bundle.suffix for bundle in bundles])

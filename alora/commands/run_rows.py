@@ -12,8 +12,11 @@ from alora.bundle.named import saved_run
 from alora.config.precedence import over
 from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
+from alora.data.digests import rows_digest
+from alora.data.held_out import fold_rows, hold_out
 from alora.data.sources import Source, named
-from alora.data.splits import hold_out, known_rows, read_shared_rows, rows_digest
+from alora.data.splits import data_settings as settled
+from alora.data.splits import known_rows, read_shared_rows
 from alora.errors import AloraError, ConfigError, DataError, LeftOut, first_line
 from alora.findings import Findings, as_lines
 from alora.notes import note
@@ -104,7 +107,7 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
     rows, unread = read_shared_rows(data.train, data, policies, data.weights)
     rows, held = [row for row in rows if row.labels], []
     if data.validation is None:
-        rows, held = hold_out(rows, data.validation_share)
+        rows, held = hold_out(fold_rows(rows, settled(run).folds), data.validation_share)
     digests = {"train rows": rows_digest(rows)} | ({"validation rows": rows_digest(held)} if held else {})
     if data.validation is not None:
         with contextlib.suppress(AloraError):

@@ -26,13 +26,13 @@ from alora.commands.generate import generated
 from alora.commands.output import say
 from alora.commands.run_pages import say_doubts, show_results, write_judgement, write_run_overview
 from alora.commands.run_rows import note_leak
-from alora.commands.training_run import TrainingRun, read_back, train_adapters, train_together
+from alora.commands.training_run import TrainingRun, out_of_fold, read_back, train_adapters, train_together
 from alora.config.environment import describe_environment
 from alora.config.paths import GENERATE
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.data.conversation import read_conversation
-from alora.data.splits import known_rows, read_splits
+from alora.data.splits import data_settings, known_rows, read_splits
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.records import Evaluation
@@ -65,7 +65,7 @@ def run(recipe: Recipe) -> int:
         recipe, base = _generate(recipe, processes)
     policies = load_policies(recipe.policy, recipe.policies)
     notes = Counter[str]()
-    splits, left_out = read_splits(recipe.data, policies, notes)
+    splits, left_out = read_splits(data_settings(recipe), policies, notes)
     conversation = None if recipe.conversation is None else read_conversation(recipe.conversation, recipe.data)
     with RunFolder(recipe, writes=processes.first) as folder:
         base = base or _load_base(recipe, processes)
@@ -113,7 +113,7 @@ def is_finished(recipe: Recipe) -> bool:
     if asked_more or not Path(recipe.run_dir).is_dir():
         return False
     policies = load_policies(recipe.policy, recipe.policies)
-    splits, left_out = read_splits(recipe.data, policies)
+    splits, left_out = read_splits(data_settings(recipe), policies)
     return not left_out and holds_finished(recipe, splits.digests(policies), [item.id for item in policies])
 
 
@@ -167,6 +167,7 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
             this.going,
             adapters,
             this.splits,
+            {policy.id: known for policy in this.going if (known := out_of_fold(this, policy)) is not None},
             this.recipe.evaluation,
             this.recipe.training.seed,
         )
@@ -201,9 +202,8 @@ def _certify(this: TrainingRun, policy: Policy) -> Certificate | None:
         certificate = read_back(paths.identity, read_certificate)
     else:
         note(f"certifying KV identity of {policy.id}")
-        labelled = [row for row in this.splits.held_out if policy.id in row.labels]
         suffix = this.renderer.suffix(policy)
-        rows = labelled[: this.recipe.identity.conversations]
+        rows = this.splits.measured(policy.id)[1][: this.recipe.identity.conversations]
         prompts = [Prompt(this.renderer.prefix(row.conversation), suffix) for row in rows]
         certificate = certify(this.base, paths.adapter, prompts, this.recipe.identity)
         write_certificate(certificate, paths.identity)

@@ -19,6 +19,7 @@ from alora.data.check import describe_positive
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
+from alora.evaluation.predict import Predictions, held_out_predictions
 from alora.notes import note
 from alora.policy import Policy
 from alora.prompt.render import Renderer
@@ -29,7 +30,7 @@ from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
 from alora.training.run_folder import RunFolder, remove_checkpoints
 from alora.training.schedule import loss_curves, unfinished
-from alora.training.track import read_standing
+from alora.training.track import read_out_of_fold, read_standing
 from alora.training.trl_engine import fit_with_trl
 
 Result = TypeVar("Result")
@@ -125,6 +126,20 @@ def _require_adapter(this: TrainingRun, policy: Policy) -> None:
     require_trained(paths.training, policy.id, this.folder.claimed, load_adapter(paths.adapter).digest)
 
 
+def out_of_fold(this: TrainingRun, policy: Policy) -> Predictions | None:
+    """What the folds of a policy answered to the rows that they did not learn from; None where it has no folds.
+
+    Raises:
+        RunError: the record of its training is damaged.
+    """
+    if policy.id not in this.splits.folded:
+        return None
+    rows = this.splits.calibration(policy.id)
+    return read_back(
+        this.folder.paths(policy.id).training, lambda file: held_out_predictions(policy, rows, read_out_of_fold(file))
+    )
+
+
 def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
     """All policies at once, their suffixes packed behind shared prefixes."""
     rows = _examples(this, policies)
@@ -168,12 +183,17 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
     if standing.dropped is None:
         save_adapter(fitted.adapters[index], paths.adapter, this.base.source)
     curves, settings = loss_curves(fitted.history, index, len(fitted.standings)), asdict(fitted.settings)
+    if standing.taken_back_at is not None and standing.dropped is None:
+        note(
+            f"{policy.id}: its training loss doubled at step {standing.taken_back_at}, so it went on from its best "
+            "weights at half the learning rate; lower training.learning_rate"
+        )
     if text := unfinished(curves["validation"], settings):
         note(f"{policy.id} {text}")
     adapter = None if standing.dropped is not None else fitted.adapters[index].digest
     record: dict[str, Any] = {"policy": policy.id, "inputs": this.folder.claimed, "adapter_digest": adapter}
     record |= {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
-    record |= {"losses": curves, "peak_bytes": _peak_memory()}
+    record |= {"losses": curves, "peak_bytes": _peak_memory(), "out_of_fold": fitted.out_of_fold[index]}
     write_json(paths.training, record | {"history": list(fitted.history)})
 
 

@@ -129,7 +129,7 @@ def _one_policy(
     samples_SF = np.zeros((settings.bootstrap, len(FIGURES)))
     for run in runs:
         point = fit_operating_point(run.validation.logits_NL, run.validation.label_ids_N, settings, seed)
-        chance_N = positive_probability(run.test.logits_NL, point.temperature)
+        chance_N = positive_probability(run.test.logits_NL, point.temperature, point.bias)
         point_F, run_SF = bootstrap(run.test.positive_N, chance_N, point.threshold, settings.bootstrap, seed)
         points.append(point)
         chances.append(chance_N)

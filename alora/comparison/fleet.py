@@ -32,7 +32,7 @@ class Member:
 
     @property
     def probability_N(self) -> Floats:
-        return positive_probability(self.logits_NL, self.point.temperature)
+        return positive_probability(self.logits_NL, self.point.temperature, self.point.bias)
 
     @property
     def fired_N(self) -> Flags:
@@ -42,7 +42,7 @@ class Member:
     @property
     def verdict_N(self) -> NDArray[np.str_]:
         """The label that it gives."""
-        probability_NL = all_probabilities(self.logits_NL, self.point.temperature)
+        probability_NL = all_probabilities(self.logits_NL, self.point.temperature, self.point.bias)
         return np.array(self.policy.labels)[verdicts(probability_NL, self.point.threshold)]
 
     def predictions(self, rows: Sequence[LabelledConversation]) -> Predictions:

@@ -22,7 +22,7 @@ from alora.comparison.answers import Answers
 from alora.comparison.folder import ASK_AGAIN, JUDGE, judge_digest
 from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, JudgeUsage, NoAnswer
 from alora.comparison.judge_prompt import Answer, messages
-from alora.comparison.scores import RowScores, Scores, labelled_for
+from alora.comparison.scores import RowScores, Scores, calibration_rows, labelled_for
 from alora.comparison.task import MethodRun, Task
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
@@ -60,7 +60,8 @@ def ask_and_score(task: Task, run: MethodRun, home: Path) -> dict[str, Scores]:
     require_settings(settings)
     scores, patience = {}, _Patience(settings)
     for policy in task.policies:
-        rows = {name: labelled_for(policy, getattr(task.splits, name)) for name in ("validation", "test")}
+        known = calibration_rows(task.splits, policy, run.arm)
+        rows = {"validation": known, "test": labelled_for(policy, task.splits.test)}
         given, usage, silent = _ask(policy, rows, home / "answers" / f"{policy.id}.jsonl", patience)
         parts = {name: _scores(policy, part, given[name]) for name, part in rows.items()}
         facts = _facts(settings, usage, silent)

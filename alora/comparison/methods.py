@@ -16,11 +16,12 @@ from alora.comparison.judge import ask_and_score
 from alora.comparison.probe import fit_and_score
 from alora.comparison.scores import Scores, labelled_for, scores_of
 from alora.comparison.task import TRAINED, MethodRun, Task, Workbench
+from alora.data.conversation import LabelledConversation
 from alora.data.splits import require_labels
 from alora.errors import ConfigError, DataError, LeftOut
-from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.evaluation.bag_of_words import fit_bag_of_words, out_of_fold_words
 from alora.evaluation.noise import without_doubtful
-from alora.evaluation.predict import Predictions, predict_parts
+from alora.evaluation.predict import Predictions, held_out_predictions, predict_parts
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
@@ -71,7 +72,8 @@ def _trained(bench: Workbench, run: MethodRun, home: Path, failed: LeftOut) -> d
     trained = time.process_time()
     going = [index for index, standing in enumerate(fitted.standings) if standing.dropped is None]
     adapters = [fitted.adapters[index] for index in going]
-    answers = _ask(bench, bench.renderer, adapters, [task.policies[index] for index in going], run.arm)
+    answers = _ask(bench, bench.renderer, adapters, [task.policies[index] for index in going], run.arm,
+                   splits.validation)  # fmt: skip
     facts = {
         "learning_rate": fitted.settings.learning_rate,
         "epochs": fitted.settings.epochs,
@@ -87,6 +89,8 @@ def _trained(bench: Workbench, run: MethodRun, home: Path, failed: LeftOut) -> d
         own = {"best_step": standing.best_step, "best_validation_loss": standing.best_loss, "digest": adapter.digest}
         curves = loss_curves(fitted.history, index, len(fitted.standings))
         own["still_improving"] = still_improving(curves["validation"]) is not None
+        if (logits := fitted.out_of_fold[index]) is not None:
+            answered = [held_out_predictions(policy, splits.calibration(policy.id), logits), answered[1]]
         scores[policy.id] = scores_of(run, answered, splits, facts | own)
     remove_checkpoints(home / "checkpoints")
     return scores
@@ -117,7 +121,7 @@ def _prompted(bench: Workbench, run: MethodRun, failed: LeftOut) -> dict[str, Sc
     """
     renderer, splits, targets = bench.renderer.with_rule(), bench.task.splits, bench.task.recipe.adapter.targets
     asked = {policy.id: renderer.suffix(policy) for policy in bench.task.policies}
-    crowded = too_long_prompts(bench.base.model, renderer, [*splits.validation, *splits.test], asked)
+    crowded = too_long_prompts(bench.base.model, renderer, [*splits.sample, *splits.test], asked)
     failed.update({name: ConfigError(f"with its rule, {text}") for name, text in crowded.items()})
     policies = [policy for policy in bench.task.policies if policy.id not in failed]
     if not policies:
@@ -125,7 +129,7 @@ def _prompted(bench: Workbench, run: MethodRun, failed: LeftOut) -> dict[str, Sc
     suffixes = [asked[policy.id] for policy in policies]
     silent = [silent_adapter(bench.base.model, targets, suffix.invocation_ids) for suffix in suffixes]
     started = time.process_time()
-    answers = _ask(bench, renderer, silent, policies, "rule in the prompt")
+    answers = _ask(bench, renderer, silent, policies, "rule in the prompt", splits.sample)
     facts = {"cpu_seconds_scoring_all_policies": round(time.process_time() - started, 1)}
     return {
         policy.id: scores_of(run, answered, splits, facts | {"suffix_tokens": len(suffix.token_ids)})
@@ -135,16 +139,22 @@ def _prompted(bench: Workbench, run: MethodRun, failed: LeftOut) -> dict[str, Sc
 
 def _bag(bench: Workbench, run: MethodRun, policy: Policy) -> Scores:
     splits = bench.task.splits
-    bag = fit_bag_of_words(policy, splits.train)
-    answered = [bag.predict(rows) for rows in (splits.validation, splits.test)]
+    bag, known = fit_bag_of_words(policy, splits.train), splits.calibration(policy.id)
+    folded = policy.id in splits.folded
+    answered = [out_of_fold_words(policy, known) if folded else bag.predict(known), bag.predict(splits.test)]
     return scores_of(run, answered, splits, {"training_rows": len(labelled_for(policy, splits.train))})
 
 
 def _ask(
-    bench: Workbench, renderer: Renderer, adapters: Sequence[AdapterWeights], policies: Sequence[Policy], name: str
+    bench: Workbench,
+    renderer: Renderer,
+    adapters: Sequence[AdapterWeights],
+    policies: Sequence[Policy],
+    name: str,
+    known: Sequence[LabelledConversation],
 ) -> list[list[Predictions]]:
-    """Per policy its adapter's predictions on the validation rows, and on the test rows."""
-    parts = {"validation": bench.task.splits.validation, "test": bench.task.splits.test}
+    """Per policy its adapter's predictions on the rows to calibrate by, and on the test rows."""
+    parts = {"validation": known, "test": bench.task.splits.test}
     suffixes = [renderer.suffix(policy) for policy in policies]
     with Scorer(bench.base, adapters, store=bench.store) as scorer:
         return predict_parts(scorer, renderer, policies, suffixes, parts, name)

@@ -22,7 +22,7 @@ from alora.comparison.task import MethodRun, Workbench
 from alora.data.conversation import LabelledConversation
 from alora.errors import DataError
 from alora.evaluation.bag_of_words import log_probabilities
-from alora.evaluation.predict import Predictions, batched, labels_of
+from alora.evaluation.predict import batched, held_out_predictions, labels_of
 from alora.evaluation.resampling import Floats
 from alora.policy import Policy
 from alora.prefix.packed import PackedModel
@@ -41,15 +41,18 @@ def fit_and_score(bench: Workbench, run: MethodRun, policy: Policy) -> Scores:
     """
     started = time.process_time()
     splits = bench.task.splits
-    rows = {name: labelled_for(policy, getattr(splits, name)) for name in ("train", "validation", "test")}
-    states = {name: hidden_states(bench, policy, part) for name, part in rows.items()}
-    labels = {name: labels_of(policy, part) for name, part in rows.items()}
-    probe, strength = _best_probe(policy, states, labels)
+    taught, asked = labelled_for(policy, splits.train), labelled_for(policy, splits.test)
+    held = [] if policy.id in splits.folded else splits.calibration(policy.id)
+    states_ND, labels_N = hidden_states(bench, policy, [*taught, *held]), labels_of(policy, [*taught, *held])
+    # What each fit leaves out, and answers; a split is one of them.
+    folds_N = np.array([row.folds.get(policy.id, -1) for row in taught] + [0] * len(held))
+    known, probe, strength = _best_probe(policy, states_ND, labels_N, folds_N)
+    logits_NL = log_probabilities(probe, hidden_states(bench, policy, asked), len(policy.labels))
     answered = [
-        Predictions(policy, log_probabilities(probe, states[name], len(policy.labels)), labels[name])
-        for name in ("validation", "test")
+        held_out_predictions(policy, splits.calibration(policy.id), known),
+        held_out_predictions(policy, asked, logits_NL),
     ]
-    facts = {"strength": strength, "training_rows": len(rows["train"])}
+    facts = {"strength": strength, "training_rows": len(taught)}
     facts["cpu_seconds"] = round(time.process_time() - started, 1)
     return scores_of(run, answered, splits, facts)
 
@@ -76,15 +79,29 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
 
 
 def _best_probe(
-    policy: Policy, states: dict[str, Floats], labels: dict[str, NDArray[np.int64]]
-) -> tuple[Pipeline, float]:
-    if len(np.unique(labels["train"])) < 2:
+    policy: Policy, states_ND: Floats, labels_N: NDArray[np.int64], folds_N: NDArray[np.int64]
+) -> tuple[Floats, Pipeline, float]:
+    """What the best strength's probes answer to the rows that each left out, its probe of all training rows, and it.
+
+    Rows of fold -1 are learnt from alone; where there are any, the others are validation rows.
+    """
+    alone = bool((folds_N == -1).any())
+    if len(np.unique(labels_N[folds_N == -1] if alone else labels_N)) < 2:
         raise DataError(f"policy {policy.id!r}: a probe needs training rows of two labels")
-    probes = {}
+    asked_N = folds_N >= 0
+    best: tuple[float, Floats, Pipeline, float] | None = None
     for strength in STRENGTHS:
-        probe = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
-        probe.fit(states["train"], labels["train"])
-        known = log_probabilities(probe, states["validation"], len(policy.labels))
-        probes[strength] = (-float(known[np.arange(len(known)), labels["validation"]].mean()), probe)
-    best = min(probes, key=lambda strength: probes[strength][0])
-    return probes[best][1], best
+        logits_NL = np.zeros((len(labels_N), len(policy.labels)))
+        for fold in np.unique(folds_N[asked_N]):
+            probe = _fit(strength, states_ND[folds_N != fold], labels_N[folds_N != fold])
+            logits_NL[folds_N == fold] = log_probabilities(probe, states_ND[folds_N == fold], len(policy.labels))
+        loss = -float(logits_NL[asked_N, labels_N[asked_N]].mean())
+        if best is None or loss < best[0]:
+            whole = probe if alone else _fit(strength, states_ND, labels_N)
+            best = (loss, logits_NL[asked_N], whole, strength)
+    assert best is not None
+    return best[1:]
+
+
+def _fit(strength: float, states_ND: Floats, labels_N: NDArray[np.int64]) -> Pipeline:
+    return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000)).fit(states_ND, labels_N)

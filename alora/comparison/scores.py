@@ -20,6 +20,7 @@ from alora.evaluation.resampling import Flags, Floats
 from alora.policy import Policy
 
 SCHEMA_VERSION = 1
+UNTRAINED = ("prompt", "judge")  # methods
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,13 @@ def row_scores(predictions: Predictions, rows: Sequence[LabelledConversation]) -
 def scores_of(run: MethodRun, answered: Sequence[Predictions], splits: Splits, facts: Mapping[str, Any]) -> Scores:
     """One policy's scores, from its predictions on the validation rows and on the test rows."""
     known, asked = answered
-    rows = row_scores(known, splits.validation), row_scores(asked, splits.test)
+    rows = row_scores(known, calibration_rows(splits, known.policy, run.arm)), row_scores(asked, splits.test)
     return Scores(run.arm, known.policy.id, run.seed, run.rank, *rows, facts=facts)
+
+
+def calibration_rows(splits: Splits, policy: Policy, arm: str) -> list[LabelledConversation]:
+    """The rows that a method's operating point is fitted on: a sample of them, where it learns from none."""
+    return labelled_for(policy, splits.sample) if arm in UNTRAINED else splits.calibration(policy.id)
 
 
 def foreign(scores: Scores, run: MethodRun, task: Task) -> str | None:
@@ -104,8 +110,8 @@ def foreign(scores: Scores, run: MethodRun, task: Task) -> str | None:
         return f"{scores.arm}, seed {scores.seed}, rank {scores.rank}"
     if (policy := task.by_id.get(scores.policy)) is None:
         return f"a policy {scores.policy[:100]!r}"
-    for part, split in ((scores.validation, task.splits.validation), (scores.test, task.splits.test)):
-        rows = labelled_for(policy, split)
+    known = calibration_rows(task.splits, policy, run.arm)
+    for part, rows in ((scores.validation, known), (scores.test, labelled_for(policy, task.splits.test))):
         wanted = Counter((row.conversation.id, policy.label_index(row.labels[policy.id])) for row in rows)
         if part.asked != len(rows) or not Counter(zip(part.ids, part.label_ids_N.tolist(), strict=True)) <= wanted:
             return f"other rows or labels of {policy.id}"

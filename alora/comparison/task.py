@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from alora.config.schema import ARMS, Recipe
 from alora.data.conversation import LabelledConversation
-from alora.data.splits import Splits, digest, read_splits, require_labels, text_digest
+from alora.data.digests import digest
+from alora.data.splits import Splits, data_settings, read_splits
 from alora.errors import AloraError, ConfigError, DataError, LeftOut
 from alora.policy import Policy, load_policies
 
@@ -77,7 +78,7 @@ class Workbench:
 
 
 def read_task(recipe: Recipe) -> Task:
-    """Read policies and rows; at most ``compare.rows`` training rows of each policy, the same for every method.
+    """Read policies and rows; at most ``compare.rows`` labelled rows of each policy, the same for every method.
 
     Raises:
         ConfigError: no test rows are given.
@@ -86,33 +87,13 @@ def read_task(recipe: Recipe) -> Task:
     if recipe.data.test is None:
         raise ConfigError("alora compare measures on held-out rows; add data.test=FILE.jsonl")
     policies = load_policies(recipe.policy, recipe.policies)
-    splits, left_out = read_splits(recipe.data, policies)
+    splits, left_out = read_splits(data_settings(recipe), policies, most=recipe.compare.rows)
     for policy in policies:
         labels = {row.labels[policy.id] for row in splits.test if policy.id in row.labels}
         if policy.positive not in labels or len(labels) < 2:
             reason = DataError(f"the test rows of policy {policy.id!r} do not hold both its positive label and another")
             left_out.setdefault(policy.id, reason)
-    task = Task(recipe, tuple(policies), replace(splits, test=tuple(_distinct(splits.test)))).without(left_out)
-    return task if recipe.compare.rows is None else _shortened(task, recipe.compare.rows)
-
-
-def _shortened(task: Task, limit: int) -> Task:
-    """``task`` with at most ``limit`` training rows of each policy."""
-    splits, by_id = replace(task.splits, train=tuple(at_most(task.splits.train, task.policies, limit))), task.by_id
-    left_out = LeftOut()
-    left_out.each(by_id, lambda name: require_labels(splits, by_id[name]))
-    few = {name: DataError(f"compare.rows={limit} is too few: {error}") for name, error in left_out.items()}
-    return replace(task, splits=splits).without(few)
-
-
-def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], limit: int) -> list[LabelledConversation]:
-    """``rows`` with at most ``limit`` labels of each policy, the first by a hash of the text; order is kept."""
-    ranked = sorted(range(len(rows)), key=lambda index: text_digest(rows[index].conversation))
-    kept: dict[int, dict[str, str]] = {}  # by index: files of one name in two folders share their rows' ids
-    for policy in policies:
-        for index in [index for index in ranked if policy.id in rows[index].labels][:limit]:
-            kept.setdefault(index, {})[policy.id] = rows[index].labels[policy.id]
-    return [replace(rows[index], labels=labels) for index, labels in sorted(kept.items())]
+    return Task(recipe, tuple(policies), replace(splits, test=tuple(_distinct(splits.test)))).without(left_out)
 
 
 def _distinct(rows: Sequence[LabelledConversation]) -> Iterator[LabelledConversation]:

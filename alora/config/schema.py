@@ -112,8 +112,12 @@ class DataSettings:
     )  # fmt: skip
     weights: list[float] = setting([], "loss weight of the rows of each source in data.train; []: 1 each",
                                    above=0, most=1e6, of=_TRAINING)  # fmt: skip
-    validation_share: float = setting(0.15, "of each label, by a hash of each text", above=0, below=1,
-                                      of=(*_TRAINING, "generate"))  # fmt: skip
+    folds: int | None = setting(
+        None, "parts of data.train, each held out once to calibrate by; null: 3 below 600 rows, else 1: one split",
+        least=1, most=10, of=_TRAINING,
+    )  # fmt: skip
+    validation_share: float = setting(0.15, "of each label, by a hash of each text, where there are no folds", above=0,
+                                      below=1, of=(*_TRAINING, "generate"))  # fmt: skip
     label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=_WITH_LABELS)
     role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
     skip_media: bool = setting(False, "leave images, audio, files and unknown keys out instead of refusing the row")
@@ -144,7 +148,9 @@ class TrainingSettings:
     max_steps: int = setting(-1, "optimiser steps; above 0 it overrides epochs", least=1, also=(-1,))
     batch_size: int = setting(8, "rows of one policy in an optimiser step, before accumulation", least=1)
     gradient_accumulation_steps: int = setting(1, "batches in an optimiser step", least=1)
-    learning_rate: float | None = setting(None, "null: 2e-3 at rank 16, times sqrt(16 / rank)", above=0, most=1e300)
+    learning_rate: float | None = setting(
+        None, "null: 1.2e-3 at rank 16 and width 576, by width and rank", above=0, most=1e300
+    )
     class_weights: str = setting("none", "balanced: each label has the same total weight in the loss (rare positives)",
                                  choices=("none", "balanced"))  # fmt: skip
     weight_decay: float = setting(0.0, "of AdamW", least=0)
@@ -153,7 +159,7 @@ class TrainingSettings:
     max_grad_norm: float = setting(1.0, "gradients are clipped to it; 0: never", least=0)
     seed: int = setting(0, "of the weights and of the rows' order", least=0, most=2**32 - 1,
                       of=("train", "compare", "generate"))  # fmt: skip
-    evaluations_per_epoch: int = setting(2, "each writes a checkpoint", least=1)
+    evaluations_per_epoch: int = setting(1, "each writes a checkpoint", least=1)
     early_stopping_patience: int = setting(4, "evaluations without a better loss; 0: never", least=0)
     gradient_checkpointing: bool = setting(False, "of the suffixes, for less memory and more time")
     max_suffix_tokens: int = setting(2048, "of one packed pass: bounds memory whatever the number of policies", least=1)
@@ -208,7 +214,7 @@ class CompareSettings:
     )
     alora_learning_rate: float | None = setting(None, "null: training.learning_rate", above=0)
     lora_learning_rate: float | None = setting(None, "a LoRA adapts every token and often wants a lower one", above=0)
-    rows: int | None = setting(None, "training rows of a policy at most; null: all", least=1)
+    rows: int | None = setting(None, "labelled rows of a policy at most, held-out ones included; null: all", least=1)
 
 
 @dataclass
@@ -388,7 +394,9 @@ class Recipe:
 
     name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"),
                         of=("new", "train", "compare"))  # fmt: skip
-    run_dir: str = setting("runs/${name}", "where everything of a run is kept", some=True, of=("train", "compare"))
+    run_dir: str = setting(
+        "runs/${name}", "where everything of a run is kept", some=True, of=("train", "compare", "check")
+    )
     base: BaseSettings = section(BaseSettings, *_TRAINING, *OF_ARTIFACT, "plan", "bench", "doctor")
     adapter: AdapterSettings = section(AdapterSettings, *_TRAINING, "plan")
     policy: PolicySettings = section(PolicySettings, *_WITH_POLICY)

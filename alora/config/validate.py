@@ -61,6 +61,9 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
         elif name in ROLES and name != role:
             yield f"data.role_map: {name!r} is a role and stays one, not {role!r}; rename it in the rows"
     weights, train = recipe.data.weights, recipe.data.train
+    for key, value in (("training.engine", recipe.training.engine), ("prompt.truncation", recipe.prompt.truncation)):
+        if value in ("trl", "windows") and (recipe.data.folds or 1) > 1:
+            yield f"data.folds={recipe.data.folds} has no effect with {key}={value}; leave it out"
     for key, given in (("training.class_weights", recipe.training.class_weights != "none"), ("data.weights", weights)):
         if recipe.training.engine == "trl" and given:
             yield f"{key} has no effect on training.engine=trl, whose loss is SFTTrainer's own"

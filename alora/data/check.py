@@ -7,13 +7,14 @@ from itertools import chain, combinations
 
 from alora.data.cells import COLON, GATHER, INDENT, NAME_WORDS, STAMP, listed, role_note, usual_role, words_of
 from alora.data.conversation import Conversation, LabelledConversation
+from alora.data.digests import digest, text_digest
 from alora.data.formats import shortened
-from alora.data.splits import LEAST_ROWS, digest, text_digest, too_few
+from alora.data.splits import LEAST_ROWS, too_few
 from alora.findings import ERROR, WARNING, Finding
 from alora.policy import Policy
 
 FEW_ROWS = 8  # of one label: below this a metric is noise
-LEAST_POSITIVES = 10  # validation rows that a threshold is fitted on
+LEAST_POSITIVES = 10  # rows that a threshold is fitted on
 RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
 # Letters may be of several characters, not all of which are \w.
@@ -34,12 +35,13 @@ Rows = Sequence[LabelledConversation]
 def check_balance(name: str, rows: Rows, policy: Policy, needed: bool) -> list[Finding]:
     """A split without rows of some label (an error where it is ``needed``), or with hardly any."""
     counts = count_labels(rows, policy)
+    calibrates = name == "validation" or any(policy.id in row.folds for row in rows)
     findings = []
     for label, count in counts.items():
         if not count:
             text = f"no row is labelled {label!r}: a classifier needs every label; add rows"
             findings.append(Finding(ERROR if needed else WARNING, "LABEL_ABSENT", name, text))
-        elif name == "validation" and label == policy.positive and count < LEAST_POSITIVES:
+        elif calibrates and label == policy.positive and count < LEAST_POSITIVES:
             text = f"{count} of {len(rows)} rows are {label!r}, a threshold needs {LEAST_POSITIVES}; {MORE_POSITIVES}"
             findings.append(Finding(ERROR, "FEW_POSITIVES", name, text))
         elif count < FEW_ROWS or count / len(rows) < RARE_SHARE:
@@ -169,7 +171,7 @@ def describe_positive(name: str, rows: Rows, policy: Policy) -> str:
 def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Finding]:
     """Conversations that read the same: twice in a split, with two labels, or in two splits (leakage).
 
-    Sameness is blind to case and white space (:func:`alora.data.splits.text_digest`). Across splits, rows that differ
+    Sameness is blind to case and white space (:func:`alora.data.digests.text_digest`). Across splits, rows that differ
     in digits and punctuation only are reported as well: templates leak that way.
     """
     findings = []

@@ -25,7 +25,8 @@ class LabelledConversation:
     """A conversation with a label per policy that it was labelled for, and ``where`` it stands (``train.jsonl:17``).
 
     Rows of one ``group`` (the same customer, the same thread) stay on one side of a split. ``source`` is the
-    index of its file among several; in training the row's loss counts ``weight`` times.
+    index of its file among several; in training the row's loss counts ``weight`` times. ``folds`` names, per policy in
+    folds, the one whose adapter does not learn from the row and answers for it.
     """
 
     conversation: Conversation
@@ -34,6 +35,7 @@ class LabelledConversation:
     group: str = ""
     source: int = 0
     weight: float = 1.0
+    folds: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_conversation(

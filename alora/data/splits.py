@@ -1,13 +1,15 @@
 """The three splits of a run: training rows, validation rows (to stop and to calibrate by), test rows."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from alora.config.paths import POLICY_PLACE
-from alora.config.schema import DataSettings
-from alora.data.conversation import Conversation, LabelledConversation
+from alora.config.schema import DataSettings, Recipe
+from alora.data.conversation import LabelledConversation
+from alora.data.digests import digest, rows_digest, text_digest
+from alora.data.held_out import at_most, fold_rows, hold_out
 from alora.data.labelled import none_labelled, read_labelled, read_multilabelled
 from alora.data.sources import Source, each, named
 from alora.errors import ConfigError, DataError, LeftOut
@@ -19,37 +21,74 @@ LEAST_ROWS = 2  # of two labels: below it there is nothing to learn, nor a bag o
 
 @dataclass(frozen=True)
 class Splits:
-    """Rows by use. ``test`` is empty when no test rows are given."""
+    """Rows by use. ``test`` is empty when no test rows are given.
+
+    A policy in folds has no validation rows: each of its training rows is held out by the fold that the row names.
+    """
 
     train: tuple[LabelledConversation, ...]
     validation: tuple[LabelledConversation, ...]
     test: tuple[LabelledConversation, ...] = ()
 
-    @property
-    def held_out(self) -> tuple[LabelledConversation, ...]:
-        """The rows to measure on: the test rows, or the validation rows where there are none."""
-        return self.test or self.validation
+    @cached_property
+    def folded(self) -> frozenset[str]:
+        """The policies whose training rows are in folds."""
+        return frozenset(name for row in self.train for name in row.folds)
+
+    def calibration(self, policy: str) -> list[LabelledConversation]:
+        """The rows that the policy's operating point is fitted on: those held out by a fold, or the validation rows."""
+        return [row for row in (self.train if policy in self.folded else self.validation) if policy in row.labels]
+
+    @cached_property
+    def sample(self) -> tuple[LabelledConversation, ...]:
+        """The rows that methods without training are calibrated by, which one fold of each policy and the validation
+        rows are enough for; each with the labels of those policies alone."""
+        of_fold = [
+            replace(row, labels={name: label for name, label in row.labels.items() if row.folds.get(name) == 0})
+            for row in self.train
+        ]
+        return (*(row for row in of_fold if row.labels), *self.validation)
+
+    def measured(self, policy: str) -> tuple[str, list[LabelledConversation]]:
+        """The rows to measure a policy on, and what they are to it: test rows, or those that it is calibrated by."""
+        if self.test:
+            return "test", [row for row in self.test if policy in row.labels]
+        return "out_of_fold" if policy in self.folded else "validation", self.calibration(policy)
 
     def counts(self, policy: Policy) -> dict[str, dict[str, int]]:
         """Rows of ``policy`` by split and label."""
         return {
             name: {label: sum(row.labels.get(policy.id) == label for row in rows) for label in policy.labels}
-            for name, rows in vars(self).items()
+            for name, rows in self.parts.items()
         }
+
+    @property
+    def parts(self) -> dict[str, tuple[LabelledConversation, ...]]:
+        """The three splits by their names."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
 
     def digests(self, policies: Sequence[Policy]) -> dict[str, str]:
         """What must not have changed when a run resumes: the rows by digest, the policies by their text."""
-        rows = {f"{name} rows": rows_digest(rows) for name, rows in vars(self).items()}
+        rows = {f"{name} rows": rows_digest(rows) for name, rows in self.parts.items()}
         return rows | {f"policy {policy.id}": repr(policy.as_dict()) for policy in policies}
 
 
+def data_settings(recipe: Recipe) -> DataSettings:
+    """A recipe's data settings, without folds where its training knows none: TRL trains one adapter at a time, and a
+    conversation in windows is scored otherwise than it is trained on."""
+    alone = recipe.training.engine == "trl" or recipe.prompt.truncation == "windows"
+    return replace(recipe.data, folds=1) if alone else recipe.data
+
+
 def read_splits(
-    settings: DataSettings, policies: Sequence[Policy], notes: Counter[str] | None = None
+    settings: DataSettings, policies: Sequence[Policy], notes: Counter[str] | None = None, most: int | None = None
 ) -> tuple[Splits, LeftOut]:
-    """Read every split that ``settings`` name; validation rows are taken from the training rows when not given.
+    """Read every split that ``settings`` name. When no validation rows are given, folds or a share of the training rows
+    stand in for them.
 
     Args:
         notes: counts the values that were not read literally (mapped labels, skipped rows).
+        most: training rows of a policy that are used at most, held-out ones included.
 
     Returns:
         The splits, and the policies whose rows cannot be used, each with the reason.
@@ -74,8 +113,9 @@ def read_splits(
         return [row for row in rows if row.labels]
 
     train, validation = read(settings.train, settings.weights), read(settings.validation)
+    train = train if most is None else at_most(train, policies, most)
     if settings.validation is None:
-        train, validation = hold_out(train, settings.validation_share)
+        train, validation = hold_out(fold_rows(train, settings.folds), settings.validation_share)
     splits = Splits(tuple(train), tuple(validation), tuple(read(settings.test)))
     left_out.each([name for name in by_id if name not in left_out], lambda name: require_labels(splits, by_id[name]))
     left_out.require_some(by_id)
@@ -165,120 +205,10 @@ def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversatio
     return list(merged.values())
 
 
-def text_digest(conversation: Conversation) -> str:
-    """Digest of a conversation's roles and words, blind to case and white space: equal for texts that read the same."""
-    lines = [f"{m.role}:{' '.join(m.text.casefold().split())}" for m in conversation.messages]
-    return digest("\n".join(lines))
-
-
-def digest(text: str) -> str:
-    """SHA-256 of any text, lone surrogates included."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def rows_digest(rows: Sequence[LabelledConversation]) -> str:
-    """Digest of rows in their order, to tell whether a run's data has changed."""
-    whole = hashlib.sha256()
-    for row in rows:
-        weight = () if row.weight == 1 else (row.weight,)
-        own = (row.conversation.messages, sorted(row.labels.items()), *weight)
-        whole.update(repr(own).encode("utf-8", "surrogatepass"))
-    return whole.hexdigest()
-
-
-def hold_out(
-    rows: Sequence[LabelledConversation], share: float
-) -> tuple[list[LabelledConversation], list[LabelledConversation]]:
-    """Split each policy's rows, ``share`` of every label, by a hash of the text.
-
-    Rows of one group, and duplicates, stay on one side, and so do groups that share a text. A policy's split depends on
-    its own rows alone, so it is the same whichever policies are read with it. A row on different sides for two policies
-    is on both, each with its label.
-
-    Raises:
-        DataError: all rows are of one group, or of groups that share texts.
-    """
-    if not 0 < share < 1:
-        raise ConfigError(f"data.validation_share={share} must lie between 0 and 1")
-    texts = [text_digest(row.conversation) for row in rows]
-    groups = [digest(f"group:{row.group}") if row.group else "" for row in rows]
-    keys = {name: _keys(name, rows, texts, groups) for name in {name for row in rows for name in row.labels}}
-    if len(rows) > 1 and all(groups) and keys and all(len(set(own)) == 1 for own in keys.values()):
-        which = (
-            f"one group, {rows[0].group!r}" if len(set(groups)) == 1 else "groups that share texts, one with the next"
-        )
-        raise DataError(f"all {len(rows)} rows are of {which}, and a group stays on one side of a split; "
-                        "name another column in data.columns.group, or give data.validation")  # fmt: skip
-    held_keys = {name: _held_out(name, rows, own, share) for name, own in keys.items()}
-    sides: tuple[list[LabelledConversation], list[LabelledConversation]] = ([], [])
-    for number, row in enumerate(rows):
-        held = {name: keys[name][number] in held_keys[name] for name in row.labels}
-        for side, wanted in zip(sides, (False, True), strict=True):
-            labels = {name: label for name, label in row.labels.items() if held[name] is wanted}
-            if labels or not (row.labels or wanted):
-                side.append(row if len(labels) == len(row.labels) else replace(row, labels=labels))
-    return sides
-
-
-def _keys(
-    name: str, rows: Sequence[LabelledConversation], texts: Sequence[str], groups: Sequence[str]
-) -> Sequence[str]:
-    """A key for each row: the same for those of a policy's rows that share a group or a text, at however many removes.
-
-    A text's digest, or the group's. Of several joined groups, a digest of the lowest one's: that itself would be the
-    lower, the more groups are joined, and they would all be held out.
-    """
-    of_a_group = set(groups) - {""}
-    if not of_a_group:
-        return texts
-    joined: dict[str, str] = {}  # group or text → one that its rows share
-
-    def root(key: str) -> str:
-        while (other := joined.setdefault(key, key)) != key:
-            joined[key] = joined[other]
-            key = other
-        return key
-
-    for row, group, text in zip(rows, groups, texts, strict=True):
-        if group and name in row.labels:
-            first, second = sorted((root(group), root(text)), key=lambda key: (key not in of_a_group, key))
-            joined[second] = first
-    members = Counter(map(root, of_a_group))
-    keys = [root(group or text) for group, text in zip(groups, texts, strict=True)]
-    return [digest(key) if members[key] > 1 else key for key in keys]
-
-
-def _held_out(name: str, rows: Sequence[LabelledConversation], keys: Sequence[str], share: float) -> set[str]:
-    """The keys of rows to hold out for a policy: of each label, rarest first, the lowest ones.
-
-    A label keeps a key to train on; one with three rows or more has one on each side, if it has different keys that no
-    other label needs.
-    """
-    counts: dict[str, Counter[str]] = {}  # label → key → rows
-    for row, key in zip(rows, keys, strict=True):
-        if name in row.labels:
-            counts.setdefault(row.labels[name], Counter())[key] += 1
-    held_keys: set[str] = set()
-    left = {label: len(count) for label, count in counts.items()}  # keys to train on
-    for _, count in sorted(counts.items(), key=lambda item: (item[1].total(), item[0])):
-        total = count.total()
-        wanted = max(round(share * total), 1 if total > 2 else 0)
-        missing = wanted - sum(count[key] for key in held_keys & count.keys())
-        for key in sorted(count.keys() - held_keys):
-            if missing <= 0:
-                break
-            labels = [label for label, other in counts.items() if key in other]
-            if all(left[label] > 1 for label in labels):
-                held_keys.add(key)
-                missing -= count[key]
-                left.update((label, left[label] - 1) for label in labels)
-    return held_keys
-
-
 def require_labels(splits: Splits, policy: Policy) -> None:
     """DataError unless there are rows of each of a policy's labels to learn from and to calibrate by."""
-    for name in ("train", "validation"):
-        rows = [row for row in getattr(splits, name) if policy.id in row.labels]
+    train = [row for row in splits.train if policy.id in row.labels]
+    for name, rows in (("train", train), ("validation", splits.calibration(policy.id))):
         present = {row.labels[policy.id] for row in rows}
         missing = [label for label in policy.labels if label not in present]
         if missing:

@@ -96,6 +96,21 @@ def _texts(rows: Sequence[LabelledConversation], label_ids_N: NDArray[np.int64],
     return dict(sorted(texts.items()))
 
 
+def out_of_fold_words(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> Predictions:
+    """The baseline's answer to each of a policy's rows in folds, fitted on the rows of the other folds.
+
+    Raises:
+        DataError: see :func:`fit_bag_of_words`.
+    """
+    logits_NL = np.zeros((len(rows), len(policy.labels)))
+    folds_N = np.array([row.folds[policy.id] for row in rows])
+    for fold in set(folds_N.tolist()):
+        asked = np.flatnonzero(folds_N == fold)
+        bag = fit_bag_of_words(policy, [rows[index] for index in np.flatnonzero(folds_N != fold)], seed)
+        logits_NL[asked] = bag.predict([rows[index] for index in asked]).logits_NL
+    return Predictions(policy, logits_NL, labels_of(policy, rows))
+
+
 def held_out_words(
     policy: Policy, rows: Sequence[LabelledConversation], splits: Iterable[tuple[Any, Any]], seed: int = 0
 ) -> tuple[Floats, float | None]:

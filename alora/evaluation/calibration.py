@@ -1,4 +1,8 @@
-"""Temperature and threshold of one adapter, fitted on validation rows and never on the rows that are reported."""
+"""Temperature, bias and threshold of one adapter, fitted on rows that it was not trained on.
+
+For F1 and cost the threshold follows from the calibrated probabilities, not from counting rows at every threshold: of
+few rows the best count is mostly luck. A rate (``fpr``, ``recall``) is counted, for it is a promise about rows.
+"""
 
 import math
 from collections import Counter
@@ -8,47 +12,45 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, softmax
+from scipy.optimize import minimize
+from scipy.special import expit, log_softmax, logit, logsumexp, softmax
 
 from alora.config.schema import EvaluationSettings
 from alora.errors import ConfigError, DataError
+from alora.evaluation.platt import BIAS_WEIGHT, SLOPE, SLOPE_WEIGHT, fit_lines, spread
 from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_counts, ratio, sweep
-from alora.verdict import TENTHS, OperatingPoint, tenth
+from alora.verdict import MOST_BIAS, TENTHS, OperatingPoint, tenth
 
-TEMPERATURE_BOUNDS = (0.05, 20.0)
+_LEAST = 1e-9  # of a probability, whose log-odds are then finite
 # What a threshold can be chosen for, with its default rate; "none" is what an uncalibrated adapter has.
 TARGETS: Mapping[str, float | None] = {"f1": None, "fpr": 0.01, "recall": 0.95, "cost": None}
 
 
-def positive_probability(logits_NL: Floats, temperature: float = 1.0) -> Floats:
+def positive_probability(logits_NL: Floats, temperature: float = 1.0, bias: float = 0.0) -> Floats:
     """``alora.verdict.label_probabilities(...)[0]`` for many rows at once.
 
     Raises:
         DataError: a logit is not finite.
     """
-    return all_probabilities(logits_NL, temperature)[:, 0]
+    return all_probabilities(logits_NL, temperature, bias)[:, 0]
 
 
-def all_probabilities(logits_NL: Floats, temperature: float = 1.0) -> Floats:
+def all_probabilities(logits_NL: Floats, temperature: float = 1.0, bias: float = 0.0) -> Floats:
     """:func:`positive_probability` for every label."""
     if not np.isfinite(logits_NL).all():
         bad = int((~np.isfinite(logits_NL)).any(axis=1).sum())
         raise DataError(f"label logits of {bad} of {len(logits_NL)} rows are not finite; try base.dtype=float32")
     # Differences first, as a verdict does: bfloat16 logits have many ties, which dividing first would break.
     values_NL = np.asarray(logits_NL, dtype=np.float64)
-    return softmax((values_NL - values_NL.max(axis=1, keepdims=True, initial=-np.inf)) / temperature, axis=1)
+    scaled_NL = (values_NL - values_NL.max(axis=1, keepdims=True, initial=-np.inf)) / temperature
+    scaled_NL[:, :1] += bias
+    return softmax(scaled_NL, axis=1)
 
 
 def verdicts(probability_NL: Floats, threshold: float) -> NDArray[np.int64]:
     """The label ids that :func:`alora.verdict.make_verdict` gives, for many rows at once."""
     others_N = 1 + probability_NL[:, 1:].argmax(axis=1)
     return np.where(probability_NL[:, 0] >= threshold, 0, others_N)
-
-
-def at_bound(temperature: float) -> bool:
-    """Whether the fit ran into one of :data:`TEMPERATURE_BOUNDS`."""
-    return min(abs(temperature / bound - 1) for bound in TEMPERATURE_BOUNDS) < 1e-3
 
 
 def fit_rules(
@@ -62,24 +64,23 @@ def fit_rules(
     }
 
 
-def fit_temperature(logits_NL: Floats, label_ids_N: NDArray[np.int64]) -> float:
-    """The temperature that minimises the negative log-likelihood of the labels (Guo et al. 2017).
+def fit_calibration(logits_NL: Floats, label_ids_N: NDArray[np.int64]) -> tuple[float, float]:
+    """The temperature (Guo et al. 2017) and the positive label's bias that make the labels likeliest.
 
-    Each target is smoothed by one pseudo-row per label (Platt 1999), else rows that an adapter gets all right would
-    call for a temperature of zero. The result lies within :data:`TEMPERATURE_BOUNDS`.
+    Under the prior of :mod:`alora.evaluation.platt`, so both stay finite where the rows are few or all told apart.
     """
     logits_NL = np.asarray(logits_NL, dtype=np.float64)
-    labels = logits_NL.shape[1]
-    seen_L = np.bincount(label_ids_N, minlength=labels)
-    sure_N = ((seen_L + 1) / (seen_L + labels))[label_ids_N][:, None]
-    target_NL = np.where(np.arange(labels) == label_ids_N[:, None], sure_N, (1 - sure_N) / (labels - 1))
+    margin_N = logits_NL[:, 0] - np.asarray(logsumexp(logits_NL[:, 1:], axis=1))
+    centre = math.log(SLOPE / spread(margin_N))
 
-    def loss(log_temperature: float) -> float:
-        return -float((target_NL * log_softmax(logits_NL / math.exp(log_temperature), axis=1)).sum(axis=1).mean())
+    def loss(fitted: Any) -> float:
+        scaled_NL = logits_NL * math.exp(fitted[0])
+        scaled_NL[:, 0] += fitted[1]
+        likely = float(log_softmax(scaled_NL, axis=1)[np.arange(len(label_ids_N)), label_ids_N].sum())
+        return (SLOPE_WEIGHT * (fitted[0] - centre) ** 2 + BIAS_WEIGHT * fitted[1] ** 2) / 2 - likely
 
-    low, high = (math.log(bound) for bound in TEMPERATURE_BOUNDS)
-    minimum: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
-    return math.exp(minimum.x)
+    found: Any = minimize(loss, (centre, 0.0), method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-9})
+    return math.exp(-found.x[0]), float(np.clip(found.x[1], -MOST_BIAS, MOST_BIAS))
 
 
 def choose_threshold(
@@ -87,10 +88,10 @@ def choose_threshold(
 ) -> tuple[float, float | None, float | None]:
     """The threshold for ``settings.target`` with the bounds of its bootstrap interval; None without resamples.
 
-    ``f1``: the highest F1. ``fpr``: the highest recall whose false positive rate is at most the :func:`target_value`.
-    ``recall``: the fewest false positives whose recall is at least that. ``cost``: the lowest sum of what false
-    positives and false negatives cost, at the validation rows' share of positives. Among equals the highest threshold;
-    it lies midway between two rows' probabilities.
+    ``f1``: the highest F1 to be expected. ``cost``: the lowest sum of what false positives and false negatives cost, as
+    it is to be expected. ``fpr``: the highest recall whose false positive rate is at most the :func:`target_value`.
+    ``recall``: the fewest false positives whose recall is at least that. Of the latter two the highest threshold among
+    equals; it lies midway between two rows' probabilities.
 
     Raises:
         ConfigError: see :func:`target_value`.
@@ -100,14 +101,19 @@ def choose_threshold(
     positive_N = np.asarray(positive_N, dtype=bool)
     if positive_N.all() or not positive_N.any():
         raise DataError(
-            f"the {len(positive_N)} validation rows are all of one class, so no threshold can be chosen; "
-            "add rows of the other label or raise data.validation_share"
+            f"the {len(positive_N)} rows to calibrate by are all of one class, so no threshold can be chosen; "
+            "add rows of the other label"
         )
 
     def pick(counts_SN: Floats) -> Floats:
+        of_both = (counts_SN @ positive_N > 0) & (
+            counts_SN @ ~positive_N > 0
+        )  # a resample of one class chooses nothing
+        counts_SN = counts_SN[of_both]
+        if rate is None:
+            return _expected(positive_N, probability_N, counts_SN, costs_of(settings))
         curve = sweep(positive_N, probability_N, counts_SN)
-        both_S = (curve.positives_S1 * curve.negatives_S1)[:, 0] > 0  # a resample of one class chooses nothing
-        return _thresholds(curve.values_K)[_best_column(curve, settings, rate)[both_S]]
+        return _thresholds(curve.values_K)[_best_column(curve, target_of(settings), rate)]
 
     chosen = float(pick(np.ones((1, len(positive_N))))[0])
     resampled = [pick(counts) for counts in draw_counts(len(positive_N), settings.bootstrap, seed)]
@@ -115,6 +121,24 @@ def choose_threshold(
         return chosen, None, None
     low, high = np.percentile(np.concatenate(resampled), COVERAGE)
     return chosen, min(float(low), chosen), max(float(high), chosen)
+
+
+def _expected(positive_N: Flags, probability_N: Floats, counts_SN: Floats, costs: tuple[float, float] | None) -> Floats:
+    """Per resample the threshold with the lowest expected cost, or with the highest expected F1.
+
+    The resample's own line (:func:`~alora.evaluation.platt.fit_lines`) says how likely a violation is. A false alarm is
+    worth its cost from ``alarm / (alarm + miss)`` on. F1 is highest at half of itself (Lipton et al. 2014).
+    """
+    score_N = logit(np.clip(probability_N, _LEAST, 1 - _LEAST))
+    slope_S, bias_S = fit_lines(score_N, positive_N.astype(np.float64), counts_SN)
+    if costs is not None:
+        turn_S = np.full(len(counts_SN), costs[0] / sum(costs))
+    else:
+        order = np.argsort(-score_N)
+        chance_SN = expit(slope_S[:, None] * score_N[order] + bias_S[:, None]) * counts_SN[:, order]
+        rows_SN = np.cumsum(counts_SN[:, order], axis=1)
+        turn_S = (np.cumsum(chance_SN, axis=1) / (rows_SN + chance_SN.sum(1, keepdims=True))).max(axis=1)
+    return expit((logit(turn_S) - bias_S) / slope_S)
 
 
 def target_of(settings: EvaluationSettings) -> str:
@@ -138,19 +162,12 @@ def target_value(settings: EvaluationSettings) -> float | None:
     return default if settings.target_value is None else settings.target_value
 
 
-def _best_column(curve: Sweep, settings: EvaluationSettings, rate: float | None) -> NDArray[np.int64]:
-    """Per resample the column of the sweep that serves the target best; the first (highest threshold) among equals."""
-    hits, alarms = curve.hits_SK1, curve.alarms_SK1
-    if costs := costs_of(settings):
-        missed = curve.positives_S1 - hits
-        cost_SK = costs[0] * alarms + costs[1] * missed
-        return np.argmax(cost_SK <= cost_SK.min(axis=1, keepdims=True) * (1 + 1e-12), axis=1)  # equal but for rounding
-    if rate is None:
-        return np.argmax(ratio(2 * hits, hits + alarms + curve.positives_S1, empty=0.0), axis=1)
-    if target_of(settings) == "fpr":
-        allowed = ratio(alarms, curve.negatives_S1, empty=0.0) <= rate
-        return np.argmax(np.where(allowed, hits, -1.0), axis=1)
-    return np.argmax(ratio(hits, curve.positives_S1, empty=1.0) >= rate, axis=1)
+def _best_column(curve: Sweep, target: str, rate: float) -> NDArray[np.int64]:
+    """Per resample the column of the sweep that serves the rate best; the first (highest threshold) among equals."""
+    if target == "fpr":
+        allowed = ratio(curve.alarms_SK1, curve.negatives_S1, empty=0.0) <= rate
+        return np.argmax(np.where(allowed, curve.hits_SK1, -1.0), axis=1)
+    return np.argmax(ratio(curve.hits_SK1, curve.positives_S1, empty=1.0) >= rate, axis=1)
 
 
 def _thresholds(values_K: Floats) -> Floats:
@@ -181,22 +198,23 @@ def costs_of(settings: EvaluationSettings) -> tuple[float, float] | None:
 def fit_operating_point(
     logits_NL: Floats, label_ids_N: NDArray[np.int64], settings: EvaluationSettings, seed: int = 0
 ) -> OperatingPoint:
-    """Fit temperature, then threshold, on validation rows; label 0 is the positive one.
+    """Fit temperature and bias, then the threshold; label 0 is the positive one.
 
     Raises:
         ConfigError: see :func:`choose_threshold`.
         DataError: no rows, one class only, or logits that are not finite.
     """
     if len(logits_NL) == 0:
-        raise DataError("there are no validation rows to calibrate on; give data.validation or more training rows")
+        raise DataError("there are no rows to calibrate on; give data.validation or more training rows")
     positive_N = np.asarray(label_ids_N) == 0
     positive_probability(logits_NL)  # refuses what is not finite before anything is fitted to it
-    temperature = fit_temperature(logits_NL, label_ids_N)
-    probability_N = positive_probability(logits_NL, temperature)
+    temperature, bias = fit_calibration(logits_NL, label_ids_N)
+    probability_N = positive_probability(logits_NL, temperature, bias)
     threshold, low, high = choose_threshold(positive_N, probability_N, settings, seed)
     seen = Counter(map(tenth, probability_N.tolist()))
     return OperatingPoint(
         temperature=temperature,
+        bias=bias,
         threshold=threshold,
         threshold_low=low,
         threshold_high=high,

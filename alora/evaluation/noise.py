@@ -52,13 +52,19 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation]) -> tup
     with warnings.catch_warnings(action="ignore", category=UserWarning):
         splits = list(StratifiedKFold(folds, shuffle=True, random_state=0).split(label_ids_N, label_ids_N))
     probabilities_NL, auroc = held_out_words(policy, mine, splits)
+    return doubts_of(policy, mine, probabilities_NL), 0.5 if auroc is None else auroc
+
+
+def doubts_of(policy: Policy, rows: Sequence[LabelledConversation], probabilities_NL: Floats) -> list[Doubt]:
+    """The doubtful ones of ``rows``, the surest first, by what a model that had not seen them says of each label."""
+    label_ids_N = labels_of(policy, rows)
     likelier_N = likelier_labels(probabilities_NL, label_ids_N)
     doubted = [
-        Doubt(mine[n], policy.labels[label_ids_N[n]], policy.labels[likelier], float(probabilities_NL[n, likelier]))
+        Doubt(rows[n], policy.labels[label_ids_N[n]], policy.labels[likelier], float(probabilities_NL[n, likelier]))
         for n, likelier in enumerate(likelier_N)
         if likelier != label_ids_N[n]
     ]
-    return sorted(doubted, key=lambda doubt: -doubt.probability), 0.5 if auroc is None else auroc
+    return sorted(doubted, key=lambda doubt: -doubt.probability)
 
 
 def without_doubtful(

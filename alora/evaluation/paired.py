@@ -12,7 +12,8 @@ import numpy as np
 from scipy.stats import norm, rankdata
 
 from alora.errors import DataError
-from alora.evaluation.resampling import COVERAGE, Flags, Floats, auroc, draw_counts, sweep
+from alora.evaluation.records import Lead
+from alora.evaluation.resampling import COVERAGE, Flags, Floats, auroc, draw_counts, ratio, sweep
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,39 @@ def paired_auroc(
         p_delong=_delong(positive_N, first_KN, second_JN),
         samples_S=samples_S,
     )
+
+
+def worth_samples(positive_N: Flags, fired_N: Flags, costs: tuple[float, float] | None, counts_SN: Floats) -> Floats:
+    """What verdicts are worth per resample: their F1, or with costs (of a false alarm, of a miss) minus the mean cost
+    of a row where the two together cost 2, so that equal costs give minus the share of mistakes."""
+    hits_S, alarms_S = counts_SN @ (positive_N & fired_N), counts_SN @ (~positive_N & fired_N)
+    positives_S = counts_SN @ positive_N
+    if costs is None:
+        return ratio(2 * hits_S, hits_S + alarms_S + positives_S, empty=0.0)
+    lost_S = costs[0] * alarms_S + costs[1] * (positives_S - hits_S)
+    return -2 * lost_S / sum(costs) / counts_SN.sum(axis=1)
+
+
+def lead_in_worth(
+    positive_N: Flags,
+    first_N: Flags,
+    second_N: Flags,
+    costs: tuple[float, float] | None,
+    resamples: int,
+    seed: int,
+) -> Lead:
+    """What the first method's verdicts are worth more than the second's on the same rows (:func:`worth_samples`)."""
+
+    def gaps(counts_SN: Floats) -> Floats:
+        first_S, second_S = (worth_samples(positive_N, fired_N, costs, counts_SN) for fired_N in (first_N, second_N))
+        return first_S - second_S
+
+    value = float(gaps(np.ones((1, len(positive_N))))[0])
+    samples = [gaps(counts) for counts in draw_counts(len(positive_N), resamples, seed)]
+    if not samples:
+        return Lead(value)
+    low, high = np.percentile(np.concatenate(samples), COVERAGE)
+    return Lead(value, float(low), float(high))
 
 
 def mean_auroc(positive_N: Flags, scores_KN: Floats) -> float:

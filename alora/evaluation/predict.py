@@ -51,6 +51,14 @@ class Predictions:
         return {label: int((self.label_ids_N == i).sum()) for i, label in enumerate(self.policy.labels)}
 
 
+def held_out_predictions(
+    policy: Policy, rows: Sequence[LabelledConversation], logits_NL: Floats | Sequence[Sequence[float]]
+) -> Predictions:
+    """Label logits that were computed before for ``rows``, all of them labelled for ``policy``."""
+    known_NL = np.array(logits_NL, dtype=np.float64).reshape(-1, len(policy.labels))
+    return Predictions(policy, known_NL, labels_of(policy, rows))
+
+
 def labels_of(policy: Policy, rows: Sequence[LabelledConversation]) -> NDArray[np.int64]:
     """Label ids of the rows that are labelled for ``policy``, in their order."""
     ids = [policy.label_index(row.labels[policy.id]) for row in rows if policy.id in row.labels]

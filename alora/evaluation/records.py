@@ -46,6 +46,15 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """How far the adapter is above another method on the same rows, with the paired 95 % bootstrap interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
 class LabelFigures:
     """One label against the rest, at the verdicts that were given: precision, recall, F1 and rows that carry it."""
 
@@ -64,7 +73,9 @@ class Evaluation:
     ``adapter_digest`` is None for a method that has no adapter. ``confusion`` counts rows: one line for each label that
     they carry, one column for each label that the verdict gives. ``rules`` are thresholds on a label's own probability,
     fitted like the verdict's, for each label of three or more. ``trained_on`` counts the rows that the adapter was
-    trained on or calibrated by, or the bag of words was fitted to, as far as is known.
+    trained on or calibrated by, or the bag of words was fitted to, as far as is known. ``leads`` of another method than
+    the adapter say how far the adapter is above it: in AUROC, and in what the threshold was chosen for, each at its own
+    point. ``regret`` is what the worse end of the threshold's interval would lose of that on these rows.
     """
 
     policy: str
@@ -78,6 +89,8 @@ class Evaluation:
     confusion: tuple[tuple[int, ...], ...] = ()
     rules: Mapping[str, float] = field(default_factory=dict)
     trained_on: int = 0
+    leads: Mapping[str, Lead] = field(default_factory=dict)
+    regret: float | None = None
 
     def __post_init__(self) -> None:
         if self.metrics.threshold != self.operating_point.threshold:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from alora.config.schema import EvaluationSettings
-from alora.evaluation.doubts import doubts
+from alora.evaluation.doubts import doubts, spoken
 from alora.evaluation.html import page_template
 from alora.evaluation.metrics import reliability_points, roc_points
 from alora.evaluation.noise import likelier_labels
@@ -82,6 +82,7 @@ def render_page(page: Page) -> str:
         title=page.judged.policy.title,
         policy=page.judged.policy,
         own=own,
+        split=spoken(own.split),
         findings=[*doubts(page.judged.evaluations), *page.warnings],
         methods=[_named(evaluation.method) for evaluation in page.judged.evaluations],
         figures=[(cells[0][0], [value for _, value in cells]) for cells in table],

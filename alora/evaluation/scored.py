@@ -29,7 +29,11 @@ class Scored:
     predictions: Mapping[str, Predictions]
 
     def probability_NL(self, split: str) -> Floats:
-        return all_probabilities(self.predictions[split].logits_NL, self.evaluation.operating_point.temperature)
+        return all_probabilities(
+            self.predictions[split].logits_NL,
+            self.evaluation.operating_point.temperature,
+            self.evaluation.operating_point.bias,
+        )
 
     def verdicts_N(self, split: str) -> NDArray[np.int64]:
         """The label ids that it answers."""

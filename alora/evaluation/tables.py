@@ -10,11 +10,13 @@ import numpy as np
 from alora.atomic import write_json
 from alora.config.schema import EvaluationSettings
 from alora.errors import RunError
-from alora.evaluation.calibration import all_probabilities, at_bound, verdicts
+from alora.evaluation.calibration import all_probabilities, verdicts
 from alora.evaluation.doubts import doubts
 from alora.evaluation.metrics import compute_metrics
+from alora.evaluation.paired import worth_samples
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
+from alora.evaluation.resampling import Flags, Floats
 from alora.findings import Finding
 from alora.policy import Policy
 from alora.reading import content_digest, read_whole
@@ -51,7 +53,7 @@ def evaluate(
     Raises:
         DataError: no row is labelled for the policy, or a logit is not finite.
     """
-    probability_NL = all_probabilities(predictions.logits_NL, operating_point.temperature)
+    probability_NL = all_probabilities(predictions.logits_NL, operating_point.temperature, operating_point.bias)
     metrics = compute_metrics(
         predictions.positive_N, probability_NL[:, 0], operating_point.threshold, settings.bootstrap, seed
     )
@@ -69,7 +71,19 @@ def evaluate(
         confusion=tuple(map(tuple, confusion_LL.tolist())),
         rules=rules or {},
         trained_on=trained_on,
+        regret=_regret(predictions.positive_N, probability_NL[:, 0], operating_point),
     )
+
+
+def _regret(positive_N: Flags, probability_N: Floats, point: OperatingPoint) -> float | None:
+    """What F1 or cost would lose at the worse end of the threshold's interval; None of a rate, or without interval."""
+    if point.target not in ("f1", "cost") or point.threshold_low is None or point.threshold_high is None:
+        return None
+    own, *ends = (
+        float(worth_samples(positive_N, probability_N >= threshold, point.costs, np.ones((1, len(positive_N))))[0])
+        for threshold in (point.threshold, point.threshold_low, point.threshold_high)
+    )
+    return max(0.0, own - min(ends))
 
 
 def table_rows(evaluations: Sequence[Evaluation]) -> list[list[str]]:
@@ -103,9 +117,8 @@ def describe_operating_point(point: OperatingPoint) -> str:
     text = f"threshold {point.threshold:.4f}"
     if point.threshold_low is not None and point.threshold_high is not None:
         text += f" (95 % interval {point.threshold_low:.4f} to {point.threshold_high:.4f})"
-    bound = " (at its bound: the logits fit these rows badly)" if at_bound(point.temperature) else ""
-    temperature = f"{point.temperature:.3f}{bound}"
-    return f"{text}, temperature {temperature}: {goal} on {point.rows} validation rows{where}"
+    fitted = f"temperature {point.temperature:.3f}, bias {point.bias:.3f}"
+    return f"{text}, {fitted}: {goal} on {point.rows} held-out rows{where}"
 
 
 def write_evaluations(file: Path, evaluations: Sequence[Evaluation], inputs: str | None = None) -> None:

@@ -31,6 +31,7 @@ class _Judge:
     threshold: float
     labels: list[str] = field(default_factory=list)
     temperature: float = 1.0
+    bias: float = 0.0
     histogram: list[int] | None = None
     prompt: dict[str, Any] = field(default_factory=dict)
     suffix: dict[str, Any] = field(default_factory=dict)

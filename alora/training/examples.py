@@ -19,13 +19,17 @@ from alora.training.loss import pair_weights
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one policy should answer about an example's conversation. Token ids may lie on disk until they are read."""
+    """What one policy should answer about an example's conversation. Token ids may lie on disk until they are read.
+
+    ``fold``: the one of the policy's folds that holds the example out.
+    """
 
     policy: int
     suffix_ids: Sequence[int]
     label_token_ids: tuple[int, ...]
     label: int
     label_weights: tuple[float, ...] = ()  # empty: all the same
+    fold: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +64,22 @@ def examples(
     """
     suffixes, spool, made = [renderer.suffix(policy) for policy in policies], Spool(), []
 
-    def target(index: int, label: str, before: tuple[int, ...] = ()) -> Target:
+    def target(index: int, label: str, fold: int | None, before: tuple[int, ...] = ()) -> Target:
         suffix = suffixes[index]
         ids = spool.keep(before + suffix.token_ids) if before else suffix.token_ids
-        return Target(index, ids, suffix.label_token_ids, policies[index].label_index(label))
+        return Target(index, ids, suffix.label_token_ids, policies[index].label_index(label), fold=fold)
 
     shared = functools.cache(target)  # behind any prefix, rows of one label have one target
     for row in rows:
-        labels = [(index, row.labels[policy.id]) for index, policy in enumerate(policies) if policy.id in row.labels]
+        labels = [
+            (index, row.labels[policy.id], row.folds.get(policy.id))
+            for index, policy in enumerate(policies)
+            if policy.id in row.labels
+        ]
         if not labels:
             continue
         prefix_ids = renderer.prefix(row.conversation).token_ids
-        for index, _ in labels:
+        for index, *_ in labels:
             _require_one_activation(prefix_ids, suffixes[index], row.where)
         if activated:
             made.append(Example(spool.keep(prefix_ids), tuple(shared(*one) for one in labels), row.weight))

@@ -28,13 +28,13 @@ class GradientExchange(TrainerCallback):
 
     def _agree(self, step: int, device: torch.device) -> None:
         """A policy that had a row, or diverged, on one process did so on all."""
-        policies = range(len(self._tracker.standings))
-        flags = [policy in self._tracker.trained for policy in policies]
+        adapters, policies = range(len(self._tracker.members.owners)), range(len(self._tracker.standings))
+        flags = [adapter in self._tracker.trained for adapter in adapters]
         flags += [self._tracker.standings[policy].dropped is not None for policy in policies]
         flags = self._processes.any(flags, device)
-        self._tracker.trained.update(policy for policy in policies if flags[policy])
+        self._tracker.trained.update(adapter for adapter in adapters if flags[adapter])
         for policy in policies:
-            if flags[len(policies) + policy] and self._tracker.standings[policy].dropped is None:
+            if flags[len(adapters) + policy] and self._tracker.standings[policy].dropped is None:
                 self._tracker.drop_diverged(policy, step)
 
 

@@ -23,14 +23,15 @@ from alora.prefix.store import PrefixStore, memory_budget, open_store
 from alora.reading import read_json
 from alora.training.checkpoints import PREFIX_CACHE, last_whole_checkpoint
 from alora.training.examples import Example, balanced, collate
+from alora.training.folds import Members
 from alora.training.gradients import GradientExchange, GradientWatch, PolicyClip
 from alora.training.model import SharedPrefixModel
 from alora.training.processes import ALONE, Processes, current_processes, home
 from alora.training.progress import TrainingBar
 from alora.training.run_folder import remove_checkpoints
-from alora.training.schedule import Schedule, make_schedule
+from alora.training.schedule import Schedule, make_schedule, width_of
 from alora.training.sharding import is_sharded
-from alora.training.track import Standing, Tracker
+from alora.training.track import Logits, Standing, Tracker
 from alora.training.trainer import SharedPrefixTrainer
 
 
@@ -40,6 +41,7 @@ class Fitted:
 
     adapters: tuple[AdapterWeights, ...]
     standings: tuple[Standing, ...]
+    out_of_fold: tuple[Logits | None, ...]  # of each policy in folds, its training rows' answers in their order
     steps: int
     settings: TrainingSettings  # with nothing left open
     history: tuple[dict[str, float | None], ...]  # None: not finite
@@ -58,6 +60,8 @@ def fit(
 ) -> Fitted:
     """Train ``adapters`` together, one policy each, and return each one's best by validation loss.
 
+    The adapters of the training rows' folds train along; a policy in folds needs no ``validation`` rows.
+
     ``store`` holds prefix KV of the caller, planned for these rows; with None, the training plans its own.
 
     A run that was cut off goes on from its last whole checkpoint in ``checkpoints`` and ends with the same bytes. Where
@@ -67,16 +71,18 @@ def fit(
     Raises:
         TrainingError: no rows, no gradient after the first step, or a loss that is not finite.
     """
-    require_rows(train, validation)
     train = balanced(train) if settings.class_weights == "balanced" else train
-    schedule = make_schedule(settings, train, max(adapter.spec.rank for adapter in adapters))
+    members = Members.of(train, len(adapters))
+    held_out = members.held_out(train, validation)
+    require_rows(train, held_out)
+    schedule = make_schedule(settings, train, max(adapter.spec.rank for adapter in adapters), width_of(base.model))
     # Adapters train in float32 on a half-precision base, as PEFT's autocast_adapter_dtype has it.
     dtype = torch.float64 if base.model.dtype == torch.float64 else torch.float32
-    bank = Bank(base.model, adapters, trainable=True, dtype=dtype)
+    bank = Bank(base.model, [adapters[policy] for policy in members.owners], trainable=True, dtype=dtype)
     packed = PackedModel(base.model, bank)
     if settings.gradient_checkpointing:
         packed.checkpoint_activations()
-    tracker = Tracker(bank, settings.early_stopping_patience)
+    tracker = Tracker(bank, settings.early_stopping_patience, members)
     processes = current_processes()
     resume = processes.broadcast(last_whole_checkpoint(checkpoints) if processes.first else None)
     store = _store(base, [*train, *validation], settings, resume, processes) if store is None else store
@@ -84,8 +90,8 @@ def fit(
     trainer = SharedPrefixTrainer(
         model=SharedPrefixModel(packed, store, together),
         args=_arguments(schedule, checkpoints, packed.device),
-        train_dataset=list(train),
-        eval_dataset=list(validation),
+        train_dataset=members.train(train),
+        eval_dataset=held_out,
         data_collator=collate,
         callbacks=[
             GradientExchange(bank, tracker, processes),
@@ -131,6 +137,7 @@ def fit(
     return Fitted(
         adapters=tuple(tracker.best(policy) for policy in range(len(adapters))),
         standings=tuple(tracker.standings),
+        out_of_fold=tuple(tracker.out_of_fold(policy) for policy in range(len(adapters))),
         steps=trainer.state.global_step,
         settings=schedule.settings,
         history=tuple(map(finite_entry, trainer.state.log_history)),

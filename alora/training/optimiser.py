@@ -13,7 +13,7 @@ The learning rate is the run's: it follows the run's progress, not ``t_p``, sinc
 how many steps of a run a policy will have rows in is not known before the rows are drawn.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ class PolicyAdamW(torch.optim.Optimizer):
         betas: decay of the first and second moment.
         eps: added to the root of the second moment.
         weight_decay: decoupled, so it does not enter the moments.
+        rates: what each policy's learning rate is multiplied by, asked in every step; None: 1.
     """
 
     def __init__(
@@ -38,7 +39,9 @@ class PolicyAdamW(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        rates: Callable[[], Sequence[float]] | None = None,
     ) -> None:
+        self._rates = rates
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -72,14 +75,32 @@ class PolicyAdamW(torch.optim.Optimizer):
         gradient = gradient if rows is None else gradient.index_select(0, rows)
         each = (-1, *[1] * (weights.dim() - 1))
         counts_P = steps_P.add_(1).double()  # beta2 ** t near 1 loses digits in float32
+        scale_P = self._scales(parameter, rows)
+        lr = group["lr"] if scale_P is None else group["lr"] * scale_P
         # From here in the order of torch.optim.AdamW's single-tensor step.
-        weights.mul_(1 - group["lr"] * group["weight_decay"])
+        kept_share = 1 - lr * group["weight_decay"]
+        weights.mul_(kept_share if scale_P is None else kept_share.view(each))
         first.lerp_(gradient, 1 - beta1)
         second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        rate_P = (group["lr"] / (1 - beta1**counts_P)).to(weights.dtype)
+        rate_P = (lr / (1 - beta1**counts_P)).to(weights.dtype)
         root_P = (1 - beta2**counts_P).sqrt().to(weights.dtype)
         spread = (second.sqrt() / root_P.view(each)).add_(group["eps"])
         weights.sub_(first / spread * rate_P.view(each))
         if rows is not None:
             for whole, part in zip(kept, (weights, steps_P, first, second), strict=True):
                 whole.index_copy_(0, rows, part)
+
+    def _scales(self, parameter: nn.Parameter, rows: torch.Tensor | None) -> torch.Tensor | None:
+        """What the rates of the slices ``rows`` are multiplied by; None where that changes none."""
+        scales = [] if self._rates is None else self._rates()
+        if all(scale == 1.0 for scale in scales):
+            return None
+        scale_P = torch.tensor(scales, device=parameter.device, dtype=parameter.dtype)
+        return scale_P if rows is None else scale_P.index_select(0, rows)
+
+    @torch.no_grad()
+    def forget(self, policies: Sequence[int]) -> None:
+        """Reset the moments and step counts of some policies, whose weights were replaced."""
+        for state in self.state.values():
+            for held in state.values():
+                held[list(policies)] = 0

@@ -2,7 +2,8 @@
 
 The policies of a bank are trained together but judged apart: each keeps the weights of its own best validation loss,
 stops when that has not improved for a while, and is dropped when its loss is no longer finite. A stopped or dropped
-policy costs nothing from then on and never touches the others.
+policy costs nothing from then on and never touches the others. A policy in folds is judged by its folds' answers, which
+are kept with the weights: they are what its operating point is fitted to.
 """
 
 import json
@@ -19,8 +20,12 @@ from alora.adapter.folder import AdapterWeights, save_tensors
 from alora.atomic import write_json
 from alora.errors import RunError
 from alora.reading import read_json
+from alora.training.folds import Members
+from alora.typed import typed
 
 _REMEDY = "lower training.learning_rate, look at its rows, or take base.dtype=float32"
+Logits = list[list[float]]  # [n, L], in the order of the rows
+_SMOOTHED_OVER = 50  # rows
 _WEIGHTS, _STATE = "best.safetensors", "policies.json"
 
 
@@ -32,6 +37,9 @@ class Standing:
     best_step: int | None = None
     evaluations_since_best: int = 0
     stopped_at: int | None = None
+    smoothed_loss: float | None = None  # of training
+    lowest_loss: float | None = None  # of the smoothed ones
+    taken_back_at: int | None = None  # since that step it trains at half the rate
     dropped: str | None = None  # why its training was given up
 
     @property
@@ -51,6 +59,18 @@ def read_standing(record: Path) -> Standing:
         raise RunError(f"{record} cannot be read ({error})") from error
 
 
+def read_out_of_fold(record: Path) -> Logits:
+    """The out-of-fold answers in a policy's ``training.json``.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    try:
+        return typed(Logits, read_json(record, RunError, "remove it")["out_of_fold"], "out_of_fold")
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{record} cannot be read ({error})") from error
+
+
 def read_hyperparameters(record: Path) -> dict[str, str]:
     """How a policy was trained, in words from its ``training.json``: steps, and settings with nothing left open.
 
@@ -66,21 +86,25 @@ def read_hyperparameters(record: Path) -> dict[str, str]:
 
 
 class Tracker:
-    """The standings of a bank's policies, with a copy of each one's best weights."""
+    """The standings of a bank's policies, their adapters' best weights and their folds' answers."""
 
-    def __init__(self, bank: Bank, patience: int) -> None:
+    def __init__(self, bank: Bank, patience: int, members: Members | None = None) -> None:
         self._bank, self._patience = bank, patience
-        self.standings = [Standing() for _ in bank.specs]
+        self.members = Members((0,) * len(bank.specs)) if members is None else members
+        self.standings = [Standing() for _ in self.members.folds]
         self.judged: int | None = None  # the step of the last evaluation
-        self.trained: set[int] = set()  # policies that had a row since the last optimiser step
+        self.trained: set[int] = set()  # adapters that had a row since the last optimiser step
         self._best: dict[int, AdapterWeights] = {}
+        self._answers: dict[int, Logits] = {}
 
     @property
     def active(self) -> frozenset[int]:
-        return frozenset(policy for policy, standing in enumerate(self.standings) if standing.active)
+        """The adapters whose policy still trains."""
+        owners = enumerate(self.members.owners)
+        return frozenset(adapter for adapter, policy in owners if self.standings[policy].active)
 
-    def judge(self, losses: Mapping[int, float], step: int) -> None:
-        """Take in one evaluation's validation loss per policy."""
+    def judge(self, losses: Mapping[int, float], step: int, answers: Mapping[int, Logits] | None = None) -> None:
+        """Take in one evaluation: the validation loss per policy, and what the folds answered, row by row."""
         self.judged = step
         for policy in self.active & losses.keys():
             standing, loss = self.standings[policy], losses[policy]
@@ -91,23 +115,59 @@ class Tracker:
                 self.drop(policy, f"validation loss is {loss} at step {step}; {_REMEDY}")
             elif standing.best_loss is None or loss < standing.best_loss:
                 standing.best_loss, standing.best_step, standing.evaluations_since_best = loss, step, 0
-                self._best[policy] = self._bank.adapter(policy)
+                self._best |= {adapter: self._bank.adapter(adapter) for adapter in self.members.adapters(policy)}
+                self._answers |= {policy: answers[policy]} if answers and policy in answers else {}
             else:
                 standing.evaluations_since_best += 1
                 if self._patience and standing.evaluations_since_best >= self._patience:
                     standing.stopped_at = step
 
-    def drop(self, policy: int, reason: str) -> None:
-        self.standings[policy].dropped = reason
+    def astray(self, tally: "Tally", step: int) -> list[int]:
+        """Take in the training losses since the last call; the policies whose smoothed loss has doubled.
 
-    def drop_diverged(self, policy: int, step: int) -> None:
-        """Give up one policy whose training loss is not finite."""
-        self.drop(policy, f"training loss is not finite at step {step}; {_REMEDY}")
+        A loss below that of guessing between two labels counts as that. The second time a policy is dropped.
+        """
+        found, losses, rows_P = [], tally.means(), tally.sums[:, -1].tolist()
+        for policy in sorted({self.members.owners[adapter] for adapter in self.active} & losses.keys()):
+            standing, loss = self.standings[policy], losses[policy]
+            before = loss if standing.smoothed_loss is None else standing.smoothed_loss
+            smoothed = before + (loss - before) * rows_P[policy] / (rows_P[policy] + _SMOOTHED_OVER)
+            lowest = smoothed if standing.lowest_loss is None else min(standing.lowest_loss, smoothed)
+            standing.smoothed_loss, standing.lowest_loss = smoothed, lowest
+            if not smoothed > 2 * max(lowest, math.log(2)):
+                continue
+            if standing.taken_back_at is not None:
+                again = f"it doubled again at half the learning rate, to {smoothed:.2f} at step {step}"
+                self.drop(policy, f"its training loss doubled, and {again}; {_REMEDY}")
+                continue
+            standing.taken_back_at, standing.smoothed_loss = step, None
+            found.append(policy)
+        return found
+
+    def take_back(self, policy: int) -> list[int]:
+        """Give a policy's adapters their best weights again; the adapters, whose optimiser is to start over."""
+        adapters = self.members.adapters(policy)
+        for adapter in (adapter for adapter in adapters if adapter in self._best):
+            self._bank.restore(adapter, self._best[adapter])
+        return adapters
+
+    @property
+    def rates(self) -> list[float]:
+        """What each adapter's learning rate is multiplied by."""
+        return [0.5 if self.standings[policy].taken_back_at is not None else 1.0 for policy in self.members.owners]
+
+    def drop(self, adapter: int, reason: str) -> None:
+        """Give up the policy of an adapter."""
+        self.standings[self.members.owners[adapter]].dropped = reason
+
+    def drop_diverged(self, adapter: int, step: int) -> None:
+        """Give up the policy of an adapter whose training loss is not finite."""
+        self.drop(adapter, f"training loss is not finite at step {step}; {_REMEDY}")
 
     def drop_unmoved(self) -> None:
         """Give up policies whose adapter no step has moved: it would be exported as one that does nothing."""
-        for policy in self.active - self._best.keys():
-            if self._bank.inert(policy):
+        for policy in range(len(self.standings)):
+            if self.standings[policy].active and policy not in self._best and self._bank.inert(policy):
                 self.drop(
                     policy, "no step of the training moved its adapter; raise training.max_steps or training.epochs"
                 )
@@ -115,6 +175,10 @@ class Tracker:
     def best(self, policy: int) -> AdapterWeights:
         """The weights of the best evaluation; the present ones when there was none."""
         return self._best.get(policy) or self._bank.adapter(policy)
+
+    def out_of_fold(self, policy: int) -> Logits | None:
+        """Label logits of a policy's rows, each by the fold that holds it out, at the step of its best weights."""
+        return self._answers.get(policy)
 
     def save(self, folder: Path) -> None:
         """Write the standings and best weights into a checkpoint."""
@@ -126,13 +190,15 @@ class Tracker:
         }
         save_tensors(tensors, folder / _WEIGHTS)
         standings = [asdict(standing) for standing in self.standings]
-        write_json(folder / _STATE, {"judged": self.judged, "standings": standings})
+        answers = {str(policy): logits for policy, logits in self._answers.items()}
+        write_json(folder / _STATE, {"judged": self.judged, "standings": standings, "out_of_fold": answers})
 
     def load(self, folder: Path) -> None:
         """Inverse of :meth:`save`."""
         state = json.loads((folder / _STATE).read_text())
         self.judged = state["judged"]
         self.standings = [Standing(**entry) for entry in state["standings"]]
+        self._answers = {int(policy): logits for policy, logits in state["out_of_fold"].items()}
         halves: dict[int, dict[str, dict[str, torch.Tensor]]] = {}
         for key, tensor in load_file(folder / _WEIGHTS).items():
             policy, name, half = key.split("|")
@@ -148,14 +214,15 @@ class Tracker:
 class Tally:
     """Sums of loss per policy, in one column or in several (one for each temperature)."""
 
-    def __init__(self, policies: int, columns: int = 1) -> None:
-        self.sums = torch.zeros(policies, columns + 1, dtype=torch.float64)  # the last column counts
+    def __init__(self, owners: Sequence[int], columns: int = 1) -> None:
+        self._owners = owners  # the policy of every adapter
+        self.sums = torch.zeros(max(owners) + 1, columns + 1, dtype=torch.float64)  # the last column counts
 
-    def add(self, policies: Sequence[int], losses: Sequence[float] | Sequence[Sequence[float]]) -> None:
+    def add(self, adapters: Sequence[int], losses: Sequence[float] | Sequence[Sequence[float]]) -> None:
         """Count one pass's losses, a number or a row of columns for each pair."""
-        for policy, loss in zip(policies, losses, strict=True):
+        for adapter, loss in zip(adapters, losses, strict=True):
             row = list(loss) if isinstance(loss, Sequence) else [loss]
-            self.sums[policy] += torch.tensor([*row, 1.0], dtype=torch.float64)
+            self.sums[self._owners[adapter]] += torch.tensor([*row, 1.0], dtype=torch.float64)
 
     def means(self) -> dict[int, float]:
         """Least column mean of each policy that was seen; NaN where any column is."""

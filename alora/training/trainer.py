@@ -21,6 +21,7 @@ from alora.atomic import write_json
 from alora.prefix.plan import passes
 from alora.training.checkpoints import PREFIX_CACHE, mark_complete
 from alora.training.examples import Batch
+from alora.training.folds import HeldOutAnswers
 from alora.training.loss import TEMPERATURES, LabelledLogits, label_losses, tempered_losses
 from alora.training.model import SharedPrefixModel
 from alora.training.optimiser import PolicyAdamW
@@ -39,7 +40,7 @@ class SharedPrefixTrainer(Trainer):
         self.model_accepts_loss_kwargs = False
         self._tracker, self._limit = tracker, max_suffix_tokens
         self._processes = current_processes()
-        self._unlogged = Tally(len(tracker.standings))  # training losses since the last log entry
+        self._unlogged = Tally(tracker.members.owners)  # training losses since the last log entry
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """AdamW policy by policy: a policy without a row in a step is not moved by it."""
@@ -52,6 +53,7 @@ class SharedPrefixTrainer(Trainer):
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,
                 weight_decay=args.weight_decay,
+                rates=lambda: self._tracker.rates,
             )
         return self.optimizer
 
@@ -81,15 +83,18 @@ class SharedPrefixTrainer(Trainer):
     def evaluate(self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval") -> Any:
         """Validation loss per policy, at its best temperature; the standings and the best weights follow from it."""
         self.shared_prefix_model.eval()
-        tally = Tally(len(self._tracker.standings), columns=len(TEMPERATURES))
+        owners, held_out = self._tracker.members.owners, HeldOutAnswers(self._tracker.members, self._processes)
+        tally = Tally(owners, columns=len(TEMPERATURES))
         with torch.no_grad():
             for inputs in self.get_eval_dataloader(eval_dataset):
                 batch: Batch = inputs["batch"]
+                held_out.open(batch)
                 for part in self._passes(batch):
-                    losses_nK = tempered_losses(self._answers(batch, part))
-                    tally.add([batch.pairs[index].policy for index in part], losses_nK.tolist())
+                    answers = self._answers(batch, part)
+                    tally.add([batch.pairs[index].policy for index in part], tempered_losses(answers).tolist())
+                    held_out.add(part, answers.logits_nL)
         losses = self._over_processes(tally).means()
-        self._tracker.judge(losses, self.state.global_step)
+        self._tracker.judge(losses, self.state.global_step, held_out.by_policy(self.args.device))
         mean = sum(losses.values()) / max(1, len(losses))
         metrics = {f"{metric_key_prefix}_loss": mean}
         if len(losses) > 1:
@@ -102,11 +107,13 @@ class SharedPrefixTrainer(Trainer):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log; a training loss of several policies goes with each policy's own mean since the last entry."""
-        if "loss" in logs and len(self._tracker.standings) > 1:
-            means = self._over_processes(self._unlogged).means()
-            logs |= {f"loss_{policy}": loss for policy, loss in means.items()}
         if "loss" in logs:
-            self._unlogged = Tally(len(self._tracker.standings))
+            tally, self._unlogged = self._over_processes(self._unlogged), Tally(self._tracker.members.owners)
+            if len(self._tracker.standings) > 1:
+                logs |= {f"loss_{policy}": loss for policy, loss in tally.means().items()}
+            for policy in self._tracker.astray(tally, self.state.global_step):
+                # The trainer hands out accelerate's wrapper around the optimiser.
+                getattr(self.optimizer, "optimizer", self.optimizer).forget(self._tracker.take_back(policy))
         super().log(logs, *args, **kwargs)
 
     def _over_processes(self, tally: Tally) -> Tally:
@@ -172,7 +179,7 @@ class SharedPrefixTrainer(Trainer):
         """Give up policies whose loss is not finite; where processes run in step, on any of them."""
         finite = torch.isfinite(losses_n.detach()).tolist()
         diverged = {batch.pairs[index].policy for index, fine in zip(part, finite, strict=True) if not fine}
-        flags = [policy in diverged for policy in range(len(self._tracker.standings))]
+        flags = [policy in diverged for policy in range(len(self._tracker.members.owners))]
         agreed = self.shared_prefix_model.together.any(flags, losses_n.device)
         diverged = {policy for policy, flag in enumerate(agreed) if flag}
         for policy in sorted(diverged):

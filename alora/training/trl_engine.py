@@ -31,7 +31,7 @@ from alora.training.examples import Example
 from alora.training.loop import Fitted, finite_entry, require_rows, trainer_options
 from alora.training.progress import TrainingBar
 from alora.training.run_folder import remove_checkpoints
-from alora.training.schedule import Schedule, make_schedule
+from alora.training.schedule import Schedule, make_schedule, width_of
 from alora.training.track import Standing
 
 IGNORED = -100  # label of positions that a language-model loss leaves out
@@ -62,7 +62,7 @@ def fit_with_trl(
             "training.engine=trl runs in one process here; train over several with training.engine=alora"
         )
     require_rows(train, validation)
-    settings = make_schedule(settings, train, adapter.spec.rank).settings
+    settings = make_schedule(settings, train, adapter.spec.rank, width_of(base.model)).settings
     with peft_on(base, adapter) as model:
         trainer = make_trainer(base, model, train, validation, settings, checkpoints)
         for callback in (_Completed(), _FirstGradient(), *callbacks):
@@ -80,6 +80,7 @@ def fit_with_trl(
     stopped = state.global_step if state.global_step < state.max_steps else None
     return Fitted(
         adapters=(trained,),
+        out_of_fold=(None,),
         standings=(Standing(best_loss=state.best_metric, best_step=state.best_global_step, stopped_at=stopped),),
         steps=state.global_step,
         settings=settings,
@@ -103,7 +104,7 @@ def make_trainer(
         TrainingError: the trainer made something else of the rows.
     """
     trl = trl_package("training.engine=trl needs the package trl")
-    schedule = make_schedule(settings, train, int(model.peft_config["default"].r))  # pyright: ignore
+    schedule = make_schedule(settings, train, int(model.peft_config["default"].r), width_of(base.model))  # pyright: ignore
     rows = {"train": _rows(train), "validation": _rows(validation)}
     trainer = trl.SFTTrainer(
         model=model,

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from alora.base.fingerprint import Fingerprint
 from alora.bundle.manifest import BaseRecord, CardRecord, CertificateRecord, FileRecord, Manifest, MoveRecord
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.evaluation.predict import Predictions
+from alora.evaluation.records import Lead
 from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.prompt.render import Suffix
@@ -44,7 +46,10 @@ def keys(value: Any, known: set[str], path: str = "") -> Iterator[str]:
 
 def manifest() -> Manifest:
     policy = Policy("toy", "No red", "Nobody says red.")
-    point = OperatingPoint(1.0, 0.5, 0.4, 0.6, "cost", 0.01, 4, 2, (1.0, 10.0), "float32", "vllm", (2, *[0] * 8, 2))
+    point = OperatingPoint(
+        1.0, 0.5, 0.4, 0.6, "cost", 0.01, 4, 2, (1.0, 10.0), "float32", "vllm", (2, *[0] * 8, 2), 0.3
+    )
+    leads = {"auroc": Lead(0.1, 0.0, 0.2)}
     predictions = Predictions(policy, np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 1]))
     return Manifest(
         activated=True,
@@ -59,7 +64,12 @@ def manifest() -> Manifest:
         versions={"alora": "1"},
         created="now",
         certificate=CertificateRecord("s", True, "now", ("float32",)),
-        evaluations=(evaluate(predictions, point, EvaluationSettings(bootstrap=2), method="alora", rules={"ok": 0.5}),),
+        evaluations=(
+            replace(
+                evaluate(predictions, point, EvaluationSettings(bootstrap=2), method="alora", rules={"ok": 0.5}),
+                leads=leads,
+            ),
+        ),
         data={"train": {"ok": 1}},
         moved=MoveRecord("nf4", "float32", 8, 7, 0.1),
         card=CardRecord("mit", ("en",), {"epochs": "2.0"}),

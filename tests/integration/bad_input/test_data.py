@@ -107,7 +107,7 @@ ROWS = {
     "bad validation rows": Case("train data.validation={here}/v.jsonl", ["v.jsonl:1"], files={"v.jsonl": "{}\n"}),
     "a share of nothing": Case("train data.validation=null data.validation_share=0", ["data.validation_share is 0"]),
     "a share too small": Case(
-        "train data.train={here}/rows.jsonl data.validation=null data.validation_share=0.0001",
+        "train data.train={here}/rows.jsonl data.validation=null data.folds=1 data.validation_share=0.0001",
         ["validation rows (0)", "data.validation_share higher"],
         files={"rows.jsonl": lines(good=4)},
     ),

@@ -26,6 +26,7 @@ from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.evaluation.calibration import fit_operating_point
 from alora.evaluation.predict import Predictions
+from alora.evaluation.records import Lead
 from alora.evaluation.tables import evaluate
 from alora.probes import probe_conversations
 from alora.prompt.render import Renderer
@@ -318,10 +319,14 @@ def test_the_card_says_what_matters(contents, tmp_path):
         method="alora",
     )
     hostile = replace(contents.policy, rule="No <script>.\n---\n# Not a heading `x`")
+    words = replace(better, method="bag_of_words", leads={"auroc": Lead(-0.2, -0.3, -0.1)})
     full = replace(
         contents,
         policy=hostile,
-        evaluations=(replace(tested, adapter_digest="d"), replace(better, method="bag_of_words")),
+        evaluations=(
+            replace(tested, adapter_digest="d"),
+            replace(better, method="bag_of_words", leads={"auroc": Lead(-0.2, -0.3, -0.1)}),
+        ),
         card=CardRecord("apache-2.0", ("en", "no"), {"epochs": "3.0", "learning_rate": "0.002"}),
         data={"train": {"violation": 10, "ok": 20}},
         revision="abc123",

@@ -3,11 +3,14 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from scipy.special import softmax
 
 from alora.cli import main
 from alora.commands import recalibrate
+from alora.config.schema import EvaluationSettings
+from alora.evaluation.calibration import fit_operating_point
 from tests.toy_recipe import toy_overrides
 
 
@@ -17,6 +20,34 @@ def run(tmp_path_factory):
     overrides = [item for item in toy_overrides(folder, folder / "run") if not item.startswith("data.validation=")]
     assert main(["train", *overrides, "data.validation_share=0.3", "data.test=null"]) == 0
     return folder / "run"
+
+
+def test_out_of_fold_answers_fit_another_target_without_further_rows_and_no_other_precision(run, tmp_path, capsys):
+    """The adapter has learnt from all rows of its run: only what the folds answered may fit a threshold."""
+    record = json.loads((run / "policies/toy/training.json").read_text())
+    assert len(record["out_of_fold"]) == 32
+    found = json.loads((run / "policies/toy/evaluation.json").read_text())["evaluations"]
+    assert {one["method"]: (one["split"], one["metrics"]["rows"]) for one in found} == dict.fromkeys(
+        ("alora", "bag_of_words", "prompt"), ("out_of_fold", 32)
+    )
+    shutil.copytree(run, tmp_path / "run")
+    again = ["recalibrate", f"artifact={tmp_path / 'run'}", "evaluation.bootstrap=20", "json=true"]
+    assert main([*again, "evaluation.target=recall"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["policies"]
+    logits, labels = np.array(record["out_of_fold"]), np.arange(32) % 2
+    point = fit_operating_point(logits, labels, EvaluationSettings(target="recall", bootstrap=20))
+    assert (told["threshold"], told["temperature"]) == (point.threshold, point.temperature)
+    assert main([*again, "base.dtype=bfloat16"]) == 2
+    assert "has learnt from all rows of its run" in capsys.readouterr().err
+
+
+def test_the_folds_doubt_labels_for_nothing(run, capsys):
+    given = [f"policy.file={run.parent / 'policy.yaml'}", f"data.train={run.parent / 'train.jsonl'}", "data.noise=true"]
+    base = f"base.source={run.parent / 'base'}"
+    assert main(["check", *given, base, f"run_dir={run}", "json=true"]) == 0
+    assert "doubted by the out-of-fold answers" in capsys.readouterr().err
+    assert main(["check", *given, base, f"run_dir={run.parent}", "json=true"]) == 0
+    assert "doubted by the out-of-fold answers" not in capsys.readouterr().err
 
 
 def test_the_threshold_is_fitted_on_rows_that_the_run_did_not_train_on(run, capsys):
@@ -49,7 +80,8 @@ def test_what_is_told_is_what_each_threshold_does_on_the_rows(run, tmp_path, mon
     old, predictions = refit.bundle.manifest.operating_point, refit.predictions
     assert told["old threshold"] == old.threshold != told["threshold"]
     for point, names in ((old, ("old recall", "old FPR")), (refit.point, ("recall", "FPR"))):
-        fired = softmax(predictions.logits_NL / point.temperature, axis=1)[:, 0] >= point.threshold
+        scaled_NL = predictions.logits_NL / point.temperature + [point.bias, 0.0]
+        fired = softmax(scaled_NL, axis=1)[:, 0] >= point.threshold
         labels = predictions.label_ids_N == 0
         rates = [(fired & side).sum() / side.sum() for side in (labels, ~labels)]
         assert [told[name] for name in names] == pytest.approx(rates)

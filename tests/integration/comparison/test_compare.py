@@ -13,8 +13,9 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score, r
 from alora.base.load import load_base
 from alora.cli import main
 from alora.comparison.probe import STRENGTHS, fit_and_score, hidden_states
-from alora.comparison.task import MethodRun, Workbench, at_most, method_runs, read_task
+from alora.comparison.task import MethodRun, Workbench, method_runs, read_task
 from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, PromptSettings, Recipe
+from alora.data.held_out import at_most
 from alora.data.labelled import read_multilabelled
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.policy import read_policies
@@ -99,7 +100,7 @@ def test_every_figure_follows_from_the_raw_scores(compared):
         for item in of(found, arm, rank=rank):
             known, asked = item["validation"], item["test"]
             point = fit_operating_point(np.array(known["logits"]), np.array(known["label_ids"]), settings)
-            chance = positive_probability(np.array(asked["logits"]), point.temperature)
+            chance = positive_probability(np.array(asked["logits"]), point.temperature, point.bias)
             truth = np.array(asked["label_ids"]) == 0
             ours["auroc"].append(roc_auc_score(truth, chance))
             ours["auprc"].append(average_precision_score(truth, chance))

@@ -129,7 +129,7 @@ def test_who_moves_to_another_quantization_has_a_parity_run(place, battery, tmp_
         assert moved.largest_difference == pytest.approx(largest)
         assert largest > 1e-4
         fired = [
-            [positive_probability(np.array([row.label_logits]), point.temperature)[0] >= point.threshold
+            [positive_probability(np.array([row.label_logits]), point.temperature, point.bias)[0] >= point.threshold
              for row in item.golden]
             for item in (old, bundle) for point in [item.manifest.operating_point]
         ]  # fmt: skip
@@ -231,9 +231,10 @@ def test_a_run_without_validation_rows_gives_those_that_it_held_out(place, tmp_p
     assert changed != written
     share = f"validation_share: {DataSettings().validation_share}"
     assert share in changed
-    (run / "run.yaml").write_text(changed.replace(share, "validation_share: 0.3"))
+    assert "folds: null" in changed
+    (run / "run.yaml").write_text(changed.replace(share, "validation_share: 0.3").replace("folds: null", "folds: 1"))
     claim = json.loads((run / "inputs.json").read_text())
-    claim["settings"]["data"]["validation_share"] = 0.3
+    claim["settings"]["data"] |= {"validation_share": 0.3, "folds": 1}
     bundles = load_battery(run / "battery")
     rows = read_multilabelled(str(place / "train.jsonl"), DataSettings(), [bundle.policy for bundle in bundles])
     train, held_out = hold_out(rows, 0.3)

@@ -36,6 +36,8 @@ def test_two_processes_equal_one(two, tmp_path, name):
         for mine, other in zip(told["standings"], wanted["standings"], strict=True):
             best, wanted_best = mine.pop("best_loss"), other.pop("best_loss")  # None: diverged before the first
             assert best == (wanted_best if wanted_best is None else pytest.approx(wanted_best, rel=1e-9))
+            for name_of_sum in ("smoothed_loss", "lowest_loss"):  # of sums in another order
+                assert (mine.pop(name_of_sum) or 0) == pytest.approx(other.pop(name_of_sum) or 0, rel=1e-6)
             assert mine == other
         assert told["steps"] == wanted["steps"]
         if rank == 0:

@@ -47,7 +47,7 @@ def test_every_method_is_calibrated_on_validation_rows_and_measured_on_the_other
     ]
     splits = Splits(rows(0, 30), rows(1, 30), rows(2, 30) if tested else ())
     held_out, name = (splits.test, "test") if tested else (splits.validation, "validation")
-    found, failed = compare_with_baselines(base, renderer, POLICIES, adapters, splits, SETTINGS, seed=3)
+    found, failed = compare_with_baselines(base, renderer, POLICIES, adapters, splits, {}, SETTINGS, seed=3)
     assert failed == {}
     for place, policy in enumerate(POLICIES):
 
@@ -81,7 +81,8 @@ def test_every_method_is_calibrated_on_validation_rows_and_measured_on_the_other
                 part.label_ids_N.tolist() for part in (known, asked)
             ]
             assert one.probability_NL(item.split)[:, 0] == pytest.approx(
-                positive_probability(asked.logits_NL, item.operating_point.temperature), abs=1e-4
+                positive_probability(asked.logits_NL, item.operating_point.temperature, item.operating_point.bias),
+                abs=1e-4,
             )
             point = fit_operating_point(known.logits_NL, known.label_ids_N, SETTINGS, 3)
             assert item.operating_point.temperature == pytest.approx(point.temperature, rel=1e-3)
@@ -102,13 +103,15 @@ def test_rows_that_an_adapter_was_trained_on_or_calibrated_by_are_counted():
     ]
     train, validation = rows(0, 30), rows(1, 30)
     splits = Splits(train, validation, (*rows(2, 30), *train[:7], *validation[:2]))
-    found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, splits, SETTINGS, seed=3)
+    found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, splits, {}, SETTINGS, seed=3)
     counts = {name: [scored.evaluation.trained_on for scored in methods] for name, methods in found.items()}
     # Of the adapter, the prompt, the words; rows 0 and 5 of training and row 0 of validation are blue's alone.
     assert counts == {"red": [6, 0, 5], "blue": [9, 0, 7]}
-    found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, Splits(train, validation), SETTINGS, seed=3)
+    found, _ = compare_with_baselines(
+        base, renderer, POLICIES, adapters, Splits(train, validation), {}, SETTINGS, seed=3
+    )
     assert {scored.evaluation.trained_on for methods in found.values() for scored in methods} == {0}
     leaking = Splits(train, (*validation, *train[:7]))
-    found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, leaking, SETTINGS, seed=3)
+    found, _ = compare_with_baselines(base, renderer, POLICIES, adapters, leaking, {}, SETTINGS, seed=3)
     counts = {name: [scored.evaluation.trained_on for scored in methods] for name, methods in found.items()}
     assert counts == {"red": [5, 0, 5], "blue": [7, 0, 7]}

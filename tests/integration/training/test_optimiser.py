@@ -129,6 +129,22 @@ def test_a_policy_with_rows_of_its_own_equals_itself_trained_alone(together, tmp
 
 def test_with_one_optimiser_for_all_it_does_not(together, tmp_path, monkeypatch):
     """Negative control: AdamW over the stack as it is."""
-    monkeypatch.setattr("alora.training.trainer.PolicyAdamW", torch.optim.AdamW)
+    monkeypatch.setattr(
+        "alora.training.trainer.PolicyAdamW", lambda *given, rates, **kw: torch.optim.AdamW(*given, **kw)
+    )
     stacked = _fit(tmp_path, (0, 1, 2))
     assert _distance(together[0], stacked[0]) > 1e-3
+
+
+def test_a_policy_at_half_the_rate_moves_as_if_alone_at_half_the_rate():
+    halved = _moved(lambda parameters: PolicyAdamW(parameters, **DECAY, rates=lambda: [1.0, 0.5, 1.0]))
+    whole = _moved(lambda parameters: PolicyAdamW(parameters, **DECAY))
+    assert torch.equal(halved[[0, 2]], whole[[0, 2]])
+    own = nn.Parameter(torch.ones(4, 5, dtype=torch.float64))
+    optimiser = torch.optim.AdamW([own], **DECAY)
+    for step, seen in enumerate(SEEN):
+        if 1 in seen:
+            optimiser.param_groups[0]["lr"] = 0.05 / (1 + step) / 2
+            own.grad = _gradient(step)[1]
+            optimiser.step()
+    assert relative_error(halved[1], own.detach()) <= 1e-14

@@ -228,8 +228,10 @@ def test_the_report_as_json(tmp_path, base, capsys):
     assert run(recipe(base, data, json=True)) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["ready"] is True
-    assert set(report["splits"]) == {"train", "validation"}
-    assert report["splits"]["train"]["rows"] + report["splits"]["validation"]["rows"] == 200
+    assert {name: part["rows"] for name, part in report["splits"].items()} == {"train": 200}
+    assert run(recipe(base, replace(data, folds=1), json=True)) == 0
+    split = json.loads(capsys.readouterr().out)["splits"]
+    assert {name: part["rows"] for name, part in split.items()} == {"train": 170, "validation": 30}
     assert report["splits"]["train"]["tokens"]["longest"] > 0
 
 
@@ -299,7 +301,7 @@ def test_a_battery_in_one_file(tmp_path, base, capsys):
     assert "error: blue: train: no row is labelled for it" in capsys.readouterr().out
     assert run(battery(base, tmp_path, data, "red", "grey", json=True)) == 0
     report = json.loads(capsys.readouterr().out)["splits"]
-    assert report["train"]["rows"] + report["validation"]["rows"] == 200
+    assert report["train"]["rows"] == 200
     assert set(report["train"]["labels"]) == {"red", "grey"}
 
 

@@ -100,7 +100,10 @@ def test_seeds_count_by_their_mean_each_at_a_point_of_its_own_validation_rows():
     points = [fit_operating_point(run.validation.logits_NL, run.validation.label_ids_N, QUIET) for run in runs]
     assert list(told.operating_points) == points
     right = [
-        np.mean((positive_probability(run.test.logits_NL, point.temperature) >= point.threshold) == run.test.positive_N)
+        np.mean(
+            (positive_probability(run.test.logits_NL, point.temperature, point.bias) >= point.threshold)
+            == run.test.positive_N
+        )
         for run, point in zip(runs, points, strict=True)
     ]
     assert told.figures["accuracy"].value == pytest.approx(np.mean(right))

@@ -33,7 +33,7 @@ WHOLE = [scores("alora", policy, GOOD, GOOD) for policy in ("red", "blue")]
     ("validation", "test", "words"),
     [
         (rows([1] * 5, 10), GOOD, "5 of 10 validation and 10 of 10 test rows have an answer.*one class"),
-        (rows([], 10), GOOD, "0 of 10 validation.*no validation rows"),
+        (rows([], 10), GOOD, "0 of 10 validation.*no rows to calibrate"),
         (GOOD, rows([], 10), "0 of 10 test.*0 test rows"),
         (GOOD, rows([0] * 5, 10), "5 of 10 test.*5 test rows"),
         (rows([0, 1] * 5, bad=True), GOOD, "^label logits of 1 of 10 rows are not finite"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from alora.commands import run_rows
-from alora.config.schema import DataSettings
+from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import (
     hold_out,
@@ -78,11 +78,11 @@ def test_a_runs_weighted_files_are_split_as_its_training_split_them(tmp_path, mo
     for name, count in (("own", 20), ("bought", 9)):
         write(tmp_path / f"{name}.p.jsonl", *both(count))
     sources = [str(tmp_path / f"{name}.%policy%.jsonl") for name in ("own", "bought")]
-    data = DataSettings(train=sources, weights=[1, 0.25], validation_share=0.3)
+    data = DataSettings(train=sources, weights=[1, 0.25], validation_share=0.3, folds=1)
     splits, _ = read_splits(data, [POLICY])
     claim = SimpleNamespace(policies=["p"], inputs=splits.digests([POLICY]))
     for name, found in (
-        ("saved_run", SimpleNamespace(data=data)),
+        ("saved_run", Recipe(data=data)),
         ("open_claim", claim),
         ("find_artifact", SimpleNamespace(bundles=[tmp_path])),
         ("read_manifest", SimpleNamespace(policy=POLICY)),

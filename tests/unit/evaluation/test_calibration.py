@@ -2,26 +2,28 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import expit, softmax
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit, softmax
 
 from alora.config.schema import EvaluationSettings
 from alora.errors import ConfigError, DataError
 from alora.evaluation.calibration import (
-    TEMPERATURE_BOUNDS,
     OperatingPoint,
     choose_threshold,
     costs_of,
+    fit_calibration,
     fit_operating_point,
     fit_rules,
-    fit_temperature,
     positive_probability,
     refit_settings,
     target_value,
     verdicts,
 )
+from alora.evaluation.platt import BIAS_WEIGHT, SLOPE, SLOPE_WEIGHT, fit_lines
 from alora.evaluation.resampling import draw_counts
 from alora.typed import typed
 from alora.verdict import Calibration, label_probabilities
@@ -49,14 +51,14 @@ def test_each_of_three_labels_has_a_rule_of_its_own_probability():
 
     for label, name in enumerate("abc"):
         best = max(f1(label, value) for value in probability_NL[:, label])
-        assert f1(label, rules[name]) == pytest.approx(best)
+        assert best - 0.04 < f1(label, rules[name]) <= best
     assert fit_rules(probability_NL[:, :2], label_ids % 2, ("a", "b"), EvaluationSettings()) == {}
 
 
 @pytest.mark.parametrize("overconfidence", [0.5, 1.0, 3.0])
 def test_temperature_undoes_overconfidence(overconfidence):
     logits, label_ids = validation(overconfidence=overconfidence)
-    assert fit_temperature(logits, label_ids) == pytest.approx(overconfidence, rel=0.08)
+    assert fit_calibration(logits, label_ids)[0] == pytest.approx(overconfidence, rel=0.08)
 
 
 def test_rows_of_one_margin_have_one_probability():
@@ -76,23 +78,61 @@ def test_temperature_with_three_labels():
     logits = rng.normal(0, 2, (4000, 3))
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     label_ids = np.array([rng.choice(3, p=p) for p in chances])
-    assert fit_temperature(logits * 2.0, label_ids) == pytest.approx(2.0, rel=0.1)
+    assert fit_calibration(logits * 2.0, label_ids)[0] == pytest.approx(2.0, rel=0.1)
 
 
 @pytest.mark.parametrize("labels", [2, 3, 4])
 def test_rows_all_right_do_not_call_for_certainty(labels):
     label_ids = np.repeat(np.arange(labels), 10)
     logits = 4.0 * np.eye(labels)[label_ids]
-    temperature = fit_temperature(logits, label_ids)
-    assert TEMPERATURE_BOUNDS[0] < temperature < TEMPERATURE_BOUNDS[1]
-    target = 11 / (10 + labels)  # Platt's: one more row of each label
-    assert positive_probability(logits, temperature)[0] == pytest.approx(target, abs=1e-3)
+    chance_N = positive_probability(logits, *fit_calibration(logits, label_ids))
+    assert 0.9 < chance_N[0] < 0.999
+    assert 0.001 < chance_N[-1] < 0.1
+
+
+def test_the_bias_undoes_a_shift_that_no_temperature_does():
+    logits, label_ids = validation(7)
+    logits[:, 0] += 3.0
+    temperature, bias = fit_calibration(logits, label_ids)
+    assert (temperature, bias) == (pytest.approx(1, rel=0.1), pytest.approx(-3, abs=0.3))
+    share = (label_ids == 0).mean()
+    assert positive_probability(logits, temperature, bias).mean() == pytest.approx(share, abs=0.01)
+    assert positive_probability(logits, temperature).mean() > share + 0.2  # negative control
+
+
+def test_few_rows_and_rows_without_a_signal_stay_within_reason():
+    """One validation split of 15 rows once left a temperature of 20 or 0.2."""
+    for seed in range(20):
+        logits, label_ids = validation(seed, 15)
+        temperature, bias = fit_calibration(logits, label_ids)
+        assert 0.3 < temperature < 5
+        assert abs(bias) < 1.5
+    assert fit_calibration(np.zeros((9, 2)), np.arange(9) % 2)[1] == pytest.approx(0, abs=0.2)
+
+
+def test_lines_are_those_of_a_minimiser():
+    """Newton's steps over many resamples at once end where scipy's ends for each alone."""
+    logits, label_ids = validation(2, 40)
+    score_N, positive_N = logits[:, 0] - logits[:, 1], (label_ids == 0).astype(float)
+    counts_SN = next(iter(draw_counts(40, 20, seed=0)))
+    slope_S, bias_S = fit_lines(score_N, positive_N, counts_SN)
+    centre = math.log(SLOPE / score_N.std())
+    for counts, slope, bias in zip(counts_SN, slope_S, bias_S, strict=True):
+
+        def loss(line, counts=counts):
+            log_odds = math.exp(line[0]) * score_N + line[1]
+            likely = positive_N * log_expit(log_odds) + (1 - positive_N) * log_expit(-log_odds)
+            return (SLOPE_WEIGHT * (line[0] - centre) ** 2 + BIAS_WEIGHT * line[1] ** 2) / 2 - (counts * likely).sum()
+
+        found = minimize(loss, (0.0, 0.0), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10}).x
+        assert (math.log(slope), bias) == pytest.approx(tuple(found), abs=1e-4)
 
 
 def test_agrees_with_the_verdict():
     logits = np.random.default_rng(2).normal(0, 5, (20, 3))
-    want = [label_probabilities(list(row), 1.7)[0] for row in logits]
-    assert positive_probability(logits, 1.7) == pytest.approx(want, abs=1e-14)
+    for bias in (0.0, -2.5):
+        want = [label_probabilities(list(row), 1.7, bias)[0] for row in logits]
+        assert positive_probability(logits, 1.7, bias) == pytest.approx(want, abs=1e-14)
     even, thresholds = np.array([[0.5, 0.25, 0.25]]), (0.5, np.nextafter(0.5, 1))
     assert [int(verdicts(even, threshold)[0]) for threshold in thresholds] == [0, 1], "at the threshold it is positive"
 
@@ -123,12 +163,11 @@ def test_thresholds_equal_exhaustive_search(seed, levels):
     if levels:
         probability = np.round(probability * levels) / levels
     scores = {
-        "f1": f1,
         "fpr": lambda p, f: (p & f).sum() if (~p & f).sum() <= 0.1 * (~p).sum() else -1,
         "recall": lambda p, f: float((p & f).sum() >= 0.8 * p.sum()),
     }
     for target, score in scores.items():
-        value = {"fpr": 0.1, "recall": 0.8}.get(target)
+        value = {"fpr": 0.1, "recall": 0.8}[target]
         settings = EvaluationSettings(target=target, target_value=value, bootstrap=0)
         threshold, low, high = choose_threshold(positive, probability, settings)
         assert low is high is None
@@ -153,18 +192,20 @@ def test_the_point_holds_its_rate_at_its_own_temperature(overconfidence):
     logits, label_ids = validation(3, 500, overconfidence)
     settings = EvaluationSettings(target="recall", target_value=0.9, bootstrap=20)
     point = fit_operating_point(logits, label_ids, settings)
-    recall, alarms = rates(label_ids == 0, positive_probability(logits, point.temperature), point.threshold)
+    chance_N = positive_probability(logits, point.temperature, point.bias)
+    recall, alarms = rates(label_ids == 0, chance_N, point.threshold)
     assert 0.9 <= recall < 0.91
     assert rates(label_ids == 0, positive_probability(logits), point.threshold) != (recall, alarms)  # negative control
 
 
 def test_a_threshold_lies_midway_between_rows_and_a_resample_of_one_class_chooses_none():
     positive, probability = np.array([True, True, False, False]), np.array([0.9, 0.7, 0.3, 0.1])
-    assert choose_threshold(positive, probability, EvaluationSettings(bootstrap=0))[0] == pytest.approx(0.5)
+    whole = EvaluationSettings(target="recall", target_value=0.99, bootstrap=0)
+    assert choose_threshold(positive, probability, whole)[0] == pytest.approx(0.5)
     lowest = EvaluationSettings(target="recall", target_value=0.9, bootstrap=0)
     assert choose_threshold(~positive, probability, lowest)[0] == pytest.approx(0.05)
     rare, far = np.arange(6) == 0, np.array([0.9, 0.1, 0.1, 0.1, 0.1, 0.1])
-    assert choose_threshold(rare, far, EvaluationSettings(bootstrap=200)) == (0.5, 0.5, 0.5)
+    assert choose_threshold(rare, far, replace(whole, bootstrap=200)) == (0.5, 0.5, 0.5)
 
 
 def test_neighbours_that_no_number_lies_between_are_still_told_apart():
@@ -173,7 +214,7 @@ def test_neighbours_that_no_number_lies_between_are_still_told_apart():
     for _ in range(2):
         high = math.nextafter(low, 1)
         threshold, _, _ = choose_threshold(
-            np.array([True, False]), np.array([high, low]), EvaluationSettings(bootstrap=0)
+            np.array([True, False]), np.array([high, low]), EvaluationSettings(target="recall", bootstrap=0)
         )
         assert low < threshold <= high
         low = high
@@ -190,17 +231,45 @@ def test_the_interval_of_a_single_resample_holds_the_choice():
 def test_the_interval_is_of_the_thresholds_that_resampled_rows_choose():
     logits, label_ids = validation(4, 60)
     positive, probability = label_ids == 0, positive_probability(logits)
-    settings = EvaluationSettings(bootstrap=300)
+    settings = EvaluationSettings(target="recall", target_value=0.8, bootstrap=300)
     chosen = []
     for counts in np.vstack(list(draw_counts(60, 300, seed=0))).astype(int):
         drawn = np.repeat(np.arange(60), counts)
-        fired = best_by_hand(positive[drawn], probability[drawn], f1)
-        chosen.append(probability[drawn][fired].min() if fired.any() else 1.0)
+        fired = best_by_hand(positive[drawn], probability[drawn], lambda p, f: float((p & f).sum() >= 0.8 * p.sum()))
+        chosen.append(probability[drawn][fired].min())
     _, low, high = choose_threshold(positive, probability, settings)
     below, above = np.percentile(chosen, (2.5, 97.5))  # of rows that fire; thresholds lie midway to the next one
     gap = np.diff(np.sort(probability)).max()
     assert below - gap <= low <= below
     assert above - gap <= high <= above
+
+
+@pytest.mark.parametrize("target", ["f1", "cost"])
+def test_a_threshold_is_steadier_than_the_best_count_and_no_worse(target):
+    """Of 40 rows the best count is mostly luck; measured on many rows of the same kind."""
+    many, ids = validation(99, 20_000)
+    chance, truth = positive_probability(many), ids == 0
+    score = f1 if target == "f1" else (lambda p, f: float((p == f).mean()))
+    fitted, counted = [], []
+    for seed in range(30):
+        logits, label_ids = validation(seed, 40)
+        positive, probability = label_ids == 0, positive_probability(logits)
+        threshold = choose_threshold(positive, probability, EvaluationSettings(target=target, bootstrap=0))[0]
+        fired = best_by_hand(positive, probability, score)
+        fitted.append(score(truth, chance >= threshold))
+        counted.append(score(truth, chance >= (probability[fired].min() if fired.any() else 2)))
+    assert np.mean(fitted) > np.mean(counted) + 0.005
+    assert np.std(fitted) < np.std(counted)
+
+
+@pytest.mark.parametrize(("alarm", "miss"), [(1.0, 1.0), (1.0, 10.0), (5.0, 1.0)])
+def test_a_cost_is_lowest_where_it_is_expected_to_be(alarm, miss):
+    """A row is flagged when ``chance * miss`` is more than ``(1 - chance) * alarm``."""
+    logits, label_ids = validation(3, 4000)
+    settings = EvaluationSettings(target="cost", false_positive_cost=alarm, false_negative_cost=miss, bootstrap=50)
+    threshold, low, high = choose_threshold(label_ids == 0, positive_probability(logits), settings)
+    assert threshold == pytest.approx(alarm / (alarm + miss), abs=0.03)
+    assert low < threshold < high
 
 
 def test_more_rows_narrow_the_interval():
@@ -244,11 +313,11 @@ def test_operating_point_is_seeded_and_reads_back():
     assert other.threshold == point.threshold
     assert (other.threshold_low, other.threshold_high) != (point.threshold_low, point.threshold_high)
     assert typed(OperatingPoint, point.as_dict()) == point
-    assert point.calibration == Calibration(point.temperature, point.threshold)
+    assert point.calibration == Calibration(point.temperature, point.threshold, point.bias)
     assert point.temperature != 1
     assert point.threshold_low <= point.threshold <= point.threshold_high
     assert (point.rows, point.positives) == (200, int((label_ids == 0).sum()))
-    probability_N = positive_probability(logits, point.temperature)
+    probability_N = positive_probability(logits, point.temperature, point.bias)
     assert list(point.histogram) == np.histogram(probability_N, bins=10, range=(0, 1))[0].tolist()
     assert OperatingPoint().calibration.threshold == 0.5
 
@@ -257,36 +326,12 @@ def test_what_is_refused():
     logits, label_ids = validation(6, 50)
     with pytest.raises(DataError, match="one class"):
         fit_operating_point(logits, np.zeros(50, np.int64), EvaluationSettings())
-    with pytest.raises(DataError, match="no validation rows"):
+    with pytest.raises(DataError, match="no rows to calibrate"):
         fit_operating_point(logits[:0], label_ids[:0], EvaluationSettings())
     broken = logits.copy()
     broken[3, 1] = math.nan
     with pytest.raises(DataError, match="1 of 50 rows are not finite"):
         fit_operating_point(broken, label_ids, EvaluationSettings())
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_lowest_cost_equals_exhaustive_search(seed):
-    rng = np.random.default_rng(seed)
-    positive = rng.random(60) < 0.3
-    probability = np.clip(rng.normal(0.4 + 0.25 * positive, 0.2), 0, 1)
-    for alarm, miss in ((1.0, 1.0), (1.0, 10.0), (5.0, 1.0)):
-        settings = EvaluationSettings(target="cost", false_positive_cost=alarm, false_negative_cost=miss, bootstrap=0)
-        threshold, _, _ = choose_threshold(positive, probability, settings)
-
-        def saved(p, f, alarm=alarm, miss=miss):
-            return -(alarm * (~p & f).sum() + miss * (p & ~f).sum())
-
-        assert ((probability >= threshold) == best_by_hand(positive, probability, saved)).all()
-
-
-@pytest.mark.parametrize("cost", [0.1, 1.0])
-def test_costs_that_differ_in_rounding_alone_are_equal(cost):
-    """Three alarms and three misses cost as much as five and one, but not in floating point: 0.1 * 5 + 0.1 < 0.6."""
-    positive = np.array([0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1], dtype=bool)
-    probability = np.linspace(0.95, 0.1, len(positive))
-    settings = EvaluationSettings(target="cost", false_positive_cost=cost, false_negative_cost=cost, bootstrap=0)
-    assert (probability >= choose_threshold(positive, probability, settings)[0]).sum() == 10
 
 
 def test_a_dearer_miss_lowers_the_threshold_and_only_the_ratio_counts():

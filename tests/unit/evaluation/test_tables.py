@@ -220,6 +220,6 @@ def test_tables():
 def test_sentences():
     assert "uncalibrated" in describe_operating_point(OperatingPoint())
     assert describe_operating_point(evaluation().operating_point) == (
-        "threshold 0.4000 (95 % interval 0.3000 to 0.5000), temperature 1.250: best F1 on 30 validation rows"
+        "threshold 0.4000 (95 % interval 0.3000 to 0.5000), temperature 1.250, bias 0.000: best F1 on 30 held-out rows"
     )
     assert "false positive rate at most 0.05 on" in describe_operating_point(evaluation("fpr").operating_point)

@@ -27,7 +27,7 @@ def test_a_checkpoint_that_is_too_sure_is_judged_by_what_it_ranks():
     judged, plain = [], []
     for sureness in (1.0, 8.0):
         answers = LabelledLogits(torch.stack((sureness * margins, torch.zeros(6)), dim=1), labels_n)
-        tally = Tally(1, columns=len(TEMPERATURES))
+        tally = Tally([0], columns=len(TEMPERATURES))
         tally.add([0] * 6, tempered_losses(answers).tolist())
         judged.append(tally.means()[0])
         plain.append(label_losses(answers).mean().item())
@@ -36,7 +36,7 @@ def test_a_checkpoint_that_is_too_sure_is_judged_by_what_it_ranks():
 
 
 def test_a_tally_keeps_policies_apart_and_names_what_is_not_finite():
-    tally = Tally(4)
+    tally = Tally(range(4))
     tally.add([0, 2, 0], [1.0, 5.0, 2.0])
     tally.add([3], [math.nan])
     means = tally.means()

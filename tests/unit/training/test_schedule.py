@@ -41,9 +41,15 @@ def test_epochs_follow_the_rows_of_a_policy(count, epochs):
         assert make_schedule(TrainingSettings(), apart, 16).settings.epochs == epochs
 
 
-@pytest.mark.parametrize(("rank", "rate"), [(16, 2e-3), (4, 4e-3), (64, 1e-3)])
+@pytest.mark.parametrize(("rank", "rate"), [(16, 1.2e-3), (4, 2.4e-3), (64, 0.6e-3)])
 def test_the_rate_follows_the_rank(rank, rate):
     assert make_schedule(TrainingSettings(), rows((0,)), rank).settings.learning_rate == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("width", "rate"), [(64, 1.2e-3), (576, 1.2e-3), (896, 7.7e-4), (2560, 2.7e-4)])
+def test_the_rate_falls_with_the_base_s_width(width, rate):
+    found = make_schedule(TrainingSettings(), rows((0,)), 16, width).settings.learning_rate
+    assert found == pytest.approx(rate, rel=0.01)
 
 
 def test_what_is_given_stays():

@@ -7,8 +7,9 @@ import torch
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterSpec, new_adapter
+from alora.training.folds import Members
 from alora.training.gradients import GradientWatch
-from alora.training.track import Tracker
+from alora.training.track import Tally, Tracker
 from tests.toy_models import toy_model
 
 
@@ -111,3 +112,46 @@ def test_a_checkpoint_gives_back_adapters_of_unlike_shapes(tmp_path):
     again.load(tmp_path)
     assert [again.best(policy).spec for policy in (0, 1)] == specs
     assert [again.best(policy).digest for policy in (0, 1)] == [tracker.best(policy).digest for policy in (0, 1)]
+
+
+def test_a_loss_that_doubles_is_taken_back_once_and_ends_the_second_time():
+    tracker, _ = _tracker(patience=3)
+
+    def astray(first, second, step, rows=500):
+        tally = Tally((0, 1))
+        tally.add([0] * rows + [1] * rows, [first] * rows + [second] * rows)
+        return tracker.astray(tally, step)
+
+    for step, losses in enumerate(((0.7, 0.1), (0.5, 0.3), (1.3, 0.4)), start=1):
+        assert astray(*losses, step) == [], "neither a rise by less, nor a small loss that doubles"
+    assert astray(4.0, 0.4, 4, rows=2) == [], "nor a few rows"
+    assert tracker.rates == [1.0, 1.0]
+    assert astray(2.5, 0.4, 5) == [0]
+    assert (tracker.standings[0].taken_back_at, tracker.rates) == (5, [0.5, 1.0])
+    assert astray(0.7, 0.4, 6) == []
+    assert astray(3.0, 0.4, 7) == []
+    assert "doubled again at half the learning rate" in (tracker.standings[0].dropped or "")
+    assert tracker.active == {1}
+
+
+def test_all_adapters_of_a_policy_share_its_standing(tmp_path):
+    model = toy_model("qwen3")
+    spec = AdapterSpec(rank=2, alpha=4.0, targets=("q_proj",), invocation_ids=(5,))
+    members = Members((2, 0))
+    bank = Bank(model, [new_adapter(spec, model, 0) for _ in members.owners], trainable=True)
+    with torch.no_grad():
+        bank.b_POR[0].fill_(0.5)
+    tracker = Tracker(bank, 1, members)
+    assert tracker.active == {0, 1, 2, 3}
+    answers = {0: [[1.0, 2.0], [3.0, 0.1]]}
+    tracker.judge({0: 0.5, 1: 0.5}, 1, answers)
+    tracker.judge({0: 0.6, 1: 0.4}, 2, {0: [[9.0, 9.0], [9.0, 9.0]]})
+    assert tracker.active == {1}, "a policy that stops takes its folds along"
+    assert tracker.out_of_fold(0) == answers[0], "the answers of the best step"
+    tracker.drop(3, "lost")
+    assert tracker.standings[1].dropped is None
+    assert tracker.standings[0].dropped == "lost"
+    tracker.save(tmp_path)
+    again = Tracker(bank, 1, members)
+    again.load(tmp_path)
+    assert (again.standings, again.out_of_fold(0)) == (tracker.standings, answers[0])
