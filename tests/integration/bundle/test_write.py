@@ -323,10 +323,7 @@ def test_the_card_says_what_matters(contents, tmp_path):
     full = replace(
         contents,
         policy=hostile,
-        evaluations=(
-            replace(tested, adapter_digest="d"),
-            replace(better, method="bag_of_words", leads={"auroc": Lead(-0.2, -0.3, -0.1)}),
-        ),
+        evaluations=(replace(tested, adapter_digest="d"), words),
         card=CardRecord("apache-2.0", ("en", "no"), {"epochs": "3.0", "learning_rate": "0.002"}),
         data={"train": {"violation": 10, "ok": 20}},
         revision="abc123",
