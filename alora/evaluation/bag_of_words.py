@@ -102,13 +102,19 @@ def out_of_fold_words(policy: Policy, rows: Sequence[LabelledConversation], seed
     Raises:
         DataError: see :func:`fit_bag_of_words`.
     """
-    logits_NL = np.zeros((len(rows), len(policy.labels)))
     folds_N = np.array([row.folds[policy.id] for row in rows])
-    for fold in set(folds_N.tolist()):
-        asked = np.flatnonzero(folds_N == fold)
-        bag = fit_bag_of_words(policy, [rows[index] for index in np.flatnonzero(folds_N != fold)], seed)
-        logits_NL[asked] = bag.predict([rows[index] for index in asked]).logits_NL
-    return Predictions(policy, logits_NL, labels_of(policy, rows))
+    splits = [(np.flatnonzero(folds_N != fold), np.flatnonzero(folds_N == fold)) for fold in set(folds_N.tolist())]
+    return Predictions(policy, _held_out_logits(policy, rows, splits, seed), labels_of(policy, rows))
+
+
+def _held_out_logits(
+    policy: Policy, rows: Sequence[LabelledConversation], splits: Iterable[tuple[Any, Any]], seed: int
+) -> Floats:
+    logits_NL = np.zeros((len(rows), len(policy.labels)))
+    for known, asked in splits:
+        fitted = fit_bag_of_words(policy, [rows[index] for index in known], seed)
+        logits_NL[asked] = fitted.predict([rows[index] for index in asked]).logits_NL
+    return logits_NL
 
 
 def held_out_words(
@@ -121,10 +127,7 @@ def held_out_words(
     Raises:
         DataError: see :func:`fit_bag_of_words`.
     """
-    probability_NL = np.zeros((len(rows), len(policy.labels)))
-    for known, asked in splits:
-        fitted = fit_bag_of_words(policy, [rows[index] for index in known], seed)
-        probability_NL[asked] = softmax(fitted.predict([rows[index] for index in asked]).logits_NL, axis=1)
+    probability_NL = softmax(_held_out_logits(policy, rows, splits, seed), axis=1)
     positive_N = labels_of(policy, rows) == 0
     both = positive_N.any() and not positive_N.all()
     return probability_NL, float(roc_auc_score(positive_N, probability_NL[:, 0])) if both else None

@@ -58,13 +58,16 @@ class PolicyAdamW(torch.optim.Optimizer):
         # Zeros in a stacked gradient: the policy had no row, and alone it would take no step.
         moved_P = torch.stack([p.grad.flatten(1).ne(0).any(1) for p in parameters]).any(0)
         rows = None if bool(moved_P.all()) else moved_P.nonzero().flatten()
+        scale_P = self._scales(parameters[0], rows)
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._move(parameter, group, rows)
+                    self._move(parameter, group, rows, scale_P)
 
-    def _move(self, parameter: nn.Parameter, group: dict[str, Any], rows: torch.Tensor | None) -> None:
-        """Move the slices ``rows`` of one parameter; None is all of them."""
+    def _move(
+        self, parameter: nn.Parameter, group: dict[str, Any], rows: torch.Tensor | None, scale_P: torch.Tensor | None
+    ) -> None:
+        """Move the slices ``rows`` of one parameter, their rates multiplied by ``scale_P``; None: all of them, by 1."""
         state, gradient, (beta1, beta2) = self.state[parameter], parameter.grad, group["betas"]
         assert gradient is not None
         if not state:
@@ -75,7 +78,6 @@ class PolicyAdamW(torch.optim.Optimizer):
         gradient = gradient if rows is None else gradient.index_select(0, rows)
         each = (-1, *[1] * (weights.dim() - 1))
         counts_P = steps_P.add_(1).double()  # beta2 ** t near 1 loses digits in float32
-        scale_P = self._scales(parameter, rows)
         lr = group["lr"] if scale_P is None else group["lr"] * scale_P
         # From here in the order of torch.optim.AdamW's single-tensor step.
         kept_share = 1 - lr * group["weight_decay"]

@@ -110,6 +110,13 @@ def test_a_threshold_that_is_none(threshold):
         Calibration(threshold=threshold)
 
 
+@pytest.mark.parametrize("bias", [math.nan, math.inf, 100.1])
+def test_a_bias_that_is_no_bound_number_is_refused(bias):
+    assert Calibration(bias=-100.0).bias == -100.0
+    with pytest.raises(ConfigError, match="calibration bias"):
+        Calibration(bias=bias)
+
+
 @pytest.mark.parametrize("costs", [(0.0, 1.0), (1.0, 0.0), (-1.0, 1.0)])
 def test_costs_that_are_none(costs):
     with pytest.raises(ConfigError, match="cannot have the costs of"):
