@@ -1,8 +1,7 @@
 """``alora serve battery=DIR [serving.port=8000]``: stock vLLM's OpenAI server with the bundles and the guard in it.
 
-``serving.scorer=packed`` serves the guard alone, from this process, without vLLM; a URL in its place, or a list of
-them, serves it alone before those vLLM servers, which run the plugin. Each way is a file of its own, which imports only
-what it needs: the last one no torch.
+``serving.scorer=packed`` serves the guard alone, from this process, without vLLM. Each way is a file of its own, which
+imports only what it needs.
 """
 
 import importlib
@@ -16,11 +15,10 @@ from alora.errors import ConfigError, MissingDependency
 def run(recipe: Recipe) -> int:
     """Check bundles, base and plugin, then serve. With vLLM this process becomes its server."""
     _require_port(recipe.serving)
-    way = recipe.serving.scorer if recipe.serving.scorer in ("vllm", "packed") else "remote"
     try:
-        serving = importlib.import_module(f"alora.commands.serve_{way}")
+        serving = importlib.import_module(f"alora.commands.serve_{recipe.serving.scorer}")
     except ImportError as error:
-        if way == "vllm":  # has no guard
+        if recipe.serving.scorer == "vllm":  # has no guard
             raise
         raise MissingDependency(f"the guard needs FastAPI ({error}); pip install 'alora-toolkit[guard]'") from error
     return serving.serve(recipe)

@@ -1,13 +1,20 @@
-"""``alora serve serving.scorer=packed``: a guard that computes in this process."""
+"""``alora serve serving.scorer=packed``: the guard alone, which computes in this process."""
+
+import os
+
+import uvicorn
 
 from alora.base.limits import longest_input
 from alora.base.load import load_base
 from alora.bundle.named import named_artifacts, read_bundles
 from alora.bundle.read import check_bases, load_bundle
-from alora.commands.serve_guard import serve_guard
-from alora.config.schema import Recipe
-from alora.guard.loading import make_guard
+from alora.config.schema import Recipe, ServingSettings
+from alora.config.secrets import KEY, open_to_all
+from alora.guard.core import GuardCore
+from alora.guard.loading import Loader, make_guard
 from alora.guard.packed import PackedReader
+from alora.guard.standalone import make_app
+from alora.notes import note
 
 
 def serve(recipe: Recipe) -> int:
@@ -17,3 +24,17 @@ def serve(recipe: Recipe) -> int:
     reader = PackedReader(base, bundles)
     made = make_guard(bundles, base, base.dtype, reader, longest_input(base.model), load_bundle)
     return serve_guard(recipe.serving, *made)
+
+
+def serve_guard(settings: ServingSettings, guard: GuardCore, loader: Loader) -> int:
+    """Answer on a port of this machine until the process is stopped."""
+    app = make_app(guard, loader)
+    if remark := open_to_all(settings.host, bool(os.environ.get(KEY))):
+        note(remark)
+    names = ", ".join(item.name for item in guard.served)
+    note(f"serving {names} on http://{settings.host}:{settings.port}/v1/guard")
+    if remark := loader.remark():
+        note(remark)
+    # h11 bounds a header to 64 KiB; httptools reads one without end.
+    uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", http="h11")
+    return 0

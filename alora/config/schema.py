@@ -29,7 +29,6 @@ SYSTEMS = ("lora", "alora", "base", "reader", "packed")
 BASELINES = ("peft", "peft_batch", "peft_lora", "peft_lora_batch", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
-SCORERS = "vllm, packed, http://HOST:PORT, or a list of such URLs"
 TRACKERS = ("none", "tensorboard", "wandb", "mlflow", "trackio")
 _CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digits, '.' and '-'")
 _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
@@ -316,13 +315,7 @@ class ExportSettings:
 class ServingSettings:
     """``alora serve``: stock vLLM's OpenAI server with bundles in it, or the guard alone."""
 
-    scorer: Any = setting(
-        "vllm",
-        "packed: the guard alone, in this process; URLs: alone, before those servers",
-        some=True,
-        form=(is_scorer, SCORERS),
-        in_files=("vllm", "packed"),
-    )
+    scorer: str = setting("vllm", "packed: the guard alone, in this process", choices=("vllm", "packed"))
     host: str = setting(
         "127.0.0.1", "the address to listen on", form=(str.strip, "an address"), in_files=("127.0.0.1",)
     )

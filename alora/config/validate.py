@@ -80,9 +80,6 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
     """One line for each setting that ``verb`` lacks, or can do nothing with."""
     if verb != "score" and is_server(recipe.scorer):
         yield f"scorer is {recipe.scorer!r}, but only alora score asks a server; choose packed or vllm"
-    scorer = recipe.serving.scorer
-    if verb == "serve" and (scorer is None or (isinstance(scorer, list) and ("vllm" in scorer or "packed" in scorer))):
-        yield "serving.scorer is vllm, packed, a server, or several: [http://HOST:PORT,http://OTHER:PORT]"
     defaults = Recipe()
     for key in ("output", "json", "policies"):
         if getattr(recipe, key) != getattr(defaults, key) and verb not in (_LIMITS[key].of or ()):

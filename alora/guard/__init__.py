@@ -6,8 +6,7 @@ In the order of a request's life:
    ``wire`` request.
 2. ``core`` renders the conversation once, asks a ``reader`` for all policies together, and turns each reading into a
    verdict as it arrives. What does not answer in time, or at all, counts as flagged unless the caller says otherwise.
-3. ``packed`` reads in this process, ``engine`` in vLLM's, ``remote`` over HTTP; all behind one seam,
-   :class:`reader.Reader`.
+3. ``packed`` reads in this process, ``engine`` in vLLM's; both behind one seam, :class:`reader.Reader`.
 
 ``standalone`` is an application of its own; ``endpoint`` mounts the same routes in stock vLLM's server
 (``vllm.endpoint_plugins``). Inside alora only the command line imports this package; vLLM loads ``endpoint`` by that

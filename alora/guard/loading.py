@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("alora.guard")
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # before the next try to follow the file
-_OURS = GuardRequest(messages=[])  # without salt, priority or session
+_OURS = GuardRequest(messages=[])  # without salt or priority
 
 
 class Loader:

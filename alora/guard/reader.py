@@ -100,7 +100,7 @@ class Reader(Protocol):
         """One reading per policy, in any order. Closing the generator cancels what still runs.
 
         Args:
-            request: whose salt, priority and session hold.
+            request: whose salt and priority hold.
 
         Raises:
             EngineDead: nothing can be read any more.

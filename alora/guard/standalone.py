@@ -1,4 +1,4 @@
-"""The guard as an application of its own, without vLLM: ``alora serve serving.scorer=packed`` (or servers' URLs)."""
+"""The guard as an application of its own, without vLLM: ``alora serve serving.scorer=packed``."""
 
 import base64
 import contextlib

@@ -7,11 +7,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
-from alora.http import REQUEST_ID
-from alora.serving.servers import SESSION, session_id
-
 Status = Literal["ok", "missed", "failed", "skipped"]
 Stage = Literal["live", "shadow"]
+REQUEST_ID = "X-Request-Id"
 MOST_TEXTS = 100  # of one moderation request, each a conversation of its own
 
 _Item = TypeVar("_Item")
@@ -68,12 +66,10 @@ class GuardRequest(Options):
     stream: bool = Field(
         default=False, description="server-sent events: each verdict as it arrives, the whole answer last"
     )
-    _session: str | None = PrivateAttr(default=None)
     _id: str = PrivateAttr(default_factory=lambda: secrets.token_hex(12))
 
     def of(self, headers: Mapping[str, str]) -> Self:
-        """This, of the session and by the id that a request's headers name, if they do."""
-        self._session = headers.get(SESSION)
+        """This, by the id that a request's headers name, if they do."""
         self._id = headers.get(REQUEST_ID, self._id)[:100]
         return self
 
@@ -81,11 +77,6 @@ class GuardRequest(Options):
     def answer_id(self) -> str:
         """What the answer is called: by its request, as vLLM does."""
         return f"guard-{self._id}"
-
-    @property
-    def session(self) -> str:
-        """A digest that is the same for all turns of a conversation."""
-        return session_id((), self._session) if self._session else session_id(self.messages, self.cache_salt)
 
 
 class PolicyVerdict(BaseModel):

@@ -152,24 +152,6 @@ def test_litellm_and_langchain_pass_on_the_verdicts(served, tmp_path):
     assert [answer.partition("It was flagged for ")[2] for answer in answers] == [f"{flagged(text)}." for text in texts]
 
 
-def test_a_guard_of_its_own_before_the_server(served, tmp_path):
-    """For servers that take no routes of ours: the same verdicts, and the same tokens computed, over HTTP."""
-    port = free_port()
-    command = [
-        *("-m", "alora", "serve", f"battery={store.battery()}", f"base.source={store.base_folder()}"),
-        *(f"serving.port={port}", f"serving.scorer={served.url}"),
-    ]
-    wanted = ask(served).json()
-    with serving(command, port, tmp_path / "log", health="/v1/guard/health") as guard:
-        answer = ask(guard).json()
-        scores = {verdict["policy"]: verdict["probability"] for verdict in answer["verdicts"]}
-        assert scores == pytest.approx({one["policy"]: one["probability"] for one in wanted["verdicts"]}, abs=1e-6)
-        assert [one["adapter"] for one in answer["verdicts"]] == [one["adapter"] for one in wanted["verdicts"]]
-        assert answer["usage"] == ask(served).json()["usage"]
-        long = [{"role": "user", "content": "word " * 600}]
-        assert ask(guard, messages=long).status_code == ask(served, messages=long).status_code == 413
-
-
 def test_a_seed_that_would_end_the_engine_is_refused(served):
     """Many prompts in one request are computed in chunks; vLLM's CPU build ends its engine at the first of a seed."""
     model = httpx.get(f"{served.url}/v1/models").json()["data"][0]["id"]

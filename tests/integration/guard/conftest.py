@@ -9,24 +9,18 @@ from fastapi.testclient import TestClient
 from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served
-from alora.guard.remote import RemoteReader
 from alora.guard.standalone import make_app
 from tests.clients import listening
 from tests.integration.serving.conftest import base, bundles, renderer
-from tests.integration.serving.server import serving
 
 __all__ = ["base", "bundles", "listening", "renderer"]
 
 MESSAGES = [{"role": "user", "content": "Which pills for a headache?"}, {"role": "assistant", "content": "Take two."}]
 
 
-@pytest.fixture(scope="package", params=["packed", "remote"])
-def reader(request, base, bundles, renderer):
-    if request.param == "packed":
-        yield PackedReader(base, bundles)
-        return
-    with serving(base, bundles) as server:
-        yield RemoteReader([server.url], bundles, renderer)
+@pytest.fixture(scope="package")
+def reader(base, bundles):
+    return PackedReader(base, bundles)
 
 
 @pytest.fixture(scope="package")

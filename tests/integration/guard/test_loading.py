@@ -19,7 +19,7 @@ from alora.bundle.light import LightBundle
 from alora.bundle.manifest import file_record
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
-from alora.commands.serve_guard import serve_guard
+from alora.commands.serve_packed import serve_guard
 from alora.config.schema import ServingSettings
 from alora.data.conversation import parse_conversation
 from alora.guard import loading, metrics, packed
