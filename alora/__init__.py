@@ -9,15 +9,12 @@ from alora.version import __version__
 if TYPE_CHECKING:
     from alora.api import train
     from alora.battery import Battery, load
-    from alora.remote import AsyncClient, Client
-    from alora.serving.guard import AsyncGuard, Guard
+    from alora.client.guard import AsyncGuard, Guard
     from alora.verdict import Verdict, Verdicts
 
 __all__ = [
-    "AsyncClient",
     "AsyncGuard",
     "Battery",
-    "Client",
     "Guard",
     "Verdict",
     "Verdicts",
@@ -28,8 +25,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("Battery", "load"), "alora.battery"),
     "train": "alora.api",
-    **dict.fromkeys(("AsyncClient", "Client"), "alora.remote"),
-    **dict.fromkeys(("AsyncGuard", "Guard"), "alora.serving.guard"),
+    **dict.fromkeys(("AsyncGuard", "Guard"), "alora.client.guard"),
     **dict.fromkeys(("Verdict", "Verdicts"), "alora.verdict"),
 }
 

@@ -1,4 +1,4 @@
-"""``alora.train``: the verb from Python; :mod:`alora.battery` and :mod:`alora.remote` have what scores."""
+"""``alora.train``: the verb from Python; :mod:`alora.battery` has what scores."""
 
 import json
 from collections.abc import Mapping

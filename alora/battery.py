@@ -1,27 +1,33 @@
 """A battery in this process: policies on one base, :func:`load`-ed once and asked as often as you like."""
 
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, overload
 
-from alora.asking import Artifact, Base, Messages, Policies, open_artifact, require_known
 from alora.base.limits import require_room_for
 from alora.base.load import load_base
 from alora.base.location import base_location
+from alora.bundle.named import open_artifact
 from alora.bundle.read import Bundle, check_bases, load_bundle
-from alora.closing import Closing
+from alora.client.engine import Engine
 from alora.config.schema import BaseSettings
-from alora.errors import AdapterError, AloraError, ConfigError
+from alora.data.cells import kind
+from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
+from alora.errors import AdapterError, AloraError, ConfigError, DataError
 from alora.evaluation.predict import answers
 from alora.prefix.scorer import Scorer
-from alora.prompt.render import Question
-from alora.serving.engine import Engine
-from alora.verdict import Verdicts
+from alora.prompt.render import Question, Renderer
+from alora.verdict import Verdicts, make_verdict
+
+Messages = Conversation | LabelledConversation | Sequence[Mapping[str, Any]] | Mapping[str, Any]
+_NO_TURNS = "role ", "label ", "labels ", "id ", "'system' is read as "  # begin notes by which no turn is lost
 
 
-class Battery(Closing):
+class Battery:
     """Policies on one base in this process, made by :func:`load`: a context manager, or :meth:`close` it.
 
     ``policies`` are their ids. Threads may share it; one computes at a time.
@@ -33,7 +39,7 @@ class Battery(Closing):
         base = load_base(settings)
         check_bases(bundles, base)
         renderer, model = bundles[0].renderer(base), base.model
-        self._policies = Policies(
+        self._policies = _Policies(
             bundles, renderer, lambda asked: require_room_for(model, asked.prefix, asked.suffixes)
         )
         self.policies, self._computing, self._closed = self._policies.ids, Lock(), False
@@ -70,7 +76,7 @@ class Battery(Closing):
         Raises:
             DataError, RenderError, ConfigError: as :meth:`score` does; the message names the row (``row 17: ...``).
         """
-        require_known(errors)
+        _require_known(errors)
         return self._each(((f"row {number}", row) for number, row in enumerate(rows, 1)), errors)
 
     def _each(self, rows: Iterable[tuple[str, Messages]], errors: str = "raise") -> Iterator[Any]:
@@ -117,11 +123,17 @@ class Battery(Closing):
                 self._closed = True
                 self._release()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 def load(
-    artifact: Artifact,
+    artifact: str | Path | Sequence[str | Path],
     *,
-    base: Base = None,
+    base: str | Path | BaseSettings | None = None,
     scorer: Literal["packed", "vllm"] = "packed",
     policies: Sequence[str] = (),
 ) -> Battery:
@@ -137,3 +149,69 @@ def load(
         AloraError: with what was found, where, and what to do.
     """
     return Battery(*open_artifact(artifact, base, policies, load_bundle), scorer)
+
+
+class _Policies:
+    """Bundles on one base: makes questions to all of them, which ``check`` may refuse, and verdicts of their logits."""
+
+    def __init__(self, bundles: Sequence[Bundle], renderer: Renderer, check: Callable[[Question], object]) -> None:
+        self.bundles, self._renderer, self._check = bundles, renderer, check
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of its policies, in the order of their verdicts."""
+        return tuple(bundle.policy.id for bundle in self.bundles)
+
+    def questions(self, messages: Messages, where: str) -> tuple[str, list[Question]]:
+        """The conversation's id, and one question per window to every policy; ``where``, if not
+        empty, opens error messages."""
+        where = messages.where if isinstance(messages, LabelledConversation) else where
+        conversation = _conversation_in(messages, where or "the conversation")
+        suffixes = [bundle.suffix for bundle in self.bundles]
+        try:
+            questions = self._renderer.questions(conversation, suffixes)
+            for question in questions:
+                self._check(question)
+        except AloraError as error:
+            raise type(error)(f"{where}: {error}" if where else str(error)) from error
+        return conversation.id, questions
+
+    def verdicts(self, name: str, windows: Sequence[Question], logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
+        """The verdicts from each policy's label logits."""
+        pairs = zip(self.bundles, logits_PL, strict=True)
+        verdicts = [
+            make_verdict(bundle.policy, list(map(float, logits_L)), bundle.calibration, bundle.manifest.adapter_digest)
+            for bundle, logits_L in pairs
+        ]
+        tokens, lost = (
+            sum(len(window.prefix.token_ids) for window in windows),
+            [window.prefix.truncation for window in windows],
+        )
+        return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(windows))
+
+
+def _conversation_in(messages: Messages, where: str) -> Conversation:
+    """The conversation that a caller means by ``messages``; ``where`` names it in errors. A warning says which turns of
+    a dictionary are not read, or read from another key than ``messages``.
+
+    Raises:
+        DataError: it is none.
+    """
+    if isinstance(messages, LabelledConversation):
+        return messages.conversation
+    if isinstance(messages, Conversation):
+        return messages
+    if isinstance(messages, str) or not isinstance(messages, Iterable):
+        raise DataError(f'{where} is {kind(messages)}; give a list of {{"role": ..., "content": ...}}')
+    row, notes = messages if isinstance(messages, Mapping) else {"messages": list(messages)}, Counter[str]()
+    conversation = parse_conversation(row, where, notes=notes)
+    if said := [note for note in notes if not note.lower().startswith(_NO_TURNS)]:
+        text = f"{'; '.join(said)}; give a list of messages, with every turn in it"
+        warnings.warn(text, stacklevel=3)  # no row's number, so that a warning of many rows is shown once
+    return conversation
+
+
+def _require_known(errors: str) -> None:
+    """ConfigError for an ``errors`` that ``score_many`` does not know."""
+    if errors not in ("raise", "return"):
+        raise ConfigError(f"errors is {errors!r}; give raise or return")

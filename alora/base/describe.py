@@ -2,7 +2,7 @@
 
 import base64
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from alora.base import REMEDY
 from alora.base.cache import cache_root
 from alora.base.config import own_python, require_buildable
-from alora.base.fingerprint import Fingerprint, template_digest, tokenizer_digest
+from alora.base.fingerprint import Fingerprint
 from alora.base.location import base_location
 from alora.config.paths import DEFAULT_BASE, is_gguf
 from alora.config.schema import BaseSettings
@@ -26,17 +26,6 @@ class DescribedBase:
     tokenizer: PreTrainedTokenizerBase
     fingerprint: Fingerprint
     source: str
-
-
-def describe_prompts(settings: BaseSettings, elsewhere: Fingerprint) -> DescribedBase:
-    """A base that another process runs: its tokenizer is read here, the digests of its weights are ``elsewhere``'s.
-
-    Raises:
-        BaseError: its tokenizer cannot be read.
-    """
-    tokenizer = load_tokenizer(settings)
-    here = replace(elsewhere, tokenizer=tokenizer_digest(tokenizer), template=template_digest(tokenizer))
-    return DescribedBase(tokenizer, here, str(settings.source))
 
 
 def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedTokenizerBase:

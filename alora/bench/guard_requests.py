@@ -28,8 +28,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 from alora.adapter.folder import save_adapter
-from alora.base.describe import describe_prompts
+from alora.base.describe import load_tokenizer
 from alora.base.load import load_base
 from alora.bench.harness import Context
 from alora.bench.material import SERVED_SCALE, Material, adapter_spec, random_adapter
@@ -41,13 +43,12 @@ from alora.bundle.battery import write_battery
 from alora.bundle.read import Bundle, load_battery
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings, BenchSettings, IdentitySettings, PromptSettings
+from alora.config.secrets import KEY, key_in
 from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError
-from alora.http import Http, Unreachable
 from alora.identity.certify import certify
 from alora.policy import Policy
-from alora.prompt.render import Prefix, Renderer
-from alora.serving.completions import Completions
+from alora.prompt.render import Renderer, Suffix
 
 SCALE = SERVED_SCALE / 4  # so that golden rows agree in 16 bits, too, which the guard asks for
 WORDS = ("parcel", "order", "refund", "money", "late", "week", "please", "answer", "advice", "price", "number", "sorry")
@@ -79,8 +80,8 @@ class GuardBench(ServingBench):
         named = str(settings.battery or context.base.source)
         self.material = replace(material, base=replace(material.base, name=named))
         bundles = load_battery(battery)[: max(settings.policies)]
-        base = describe_prompts(bundles[0].base_settings(context.base), bundles[0].manifest.base.fingerprint)
-        self._server, renderer = Server(context, self.material, battery, bundles), bundles[0].renderer(base)
+        renderer = bundles[0].manifest.renderer(load_tokenizer(bundles[0].base_settings(context.base)))
+        self._server = Server(context, self.material, battery, bundles)
         for size in settings.prefixes:
             talk = " ".join(random.Random(f"{settings.seed} {size}").choices(WORDS, k=size))
             prefix = renderer.prefix(Conversation("bench", (Message("user", talk),)))
@@ -163,8 +164,11 @@ class Server:
         with (self._scratch / "log").open("wb") as log:
             command = [*self._command, f"serving.port={port}"]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        self._url = f"http://127.0.0.1:{port}"
-        self._http, self._engine = Http(), Completions(self._url, len(self.bundles))
+        key, limits = key_in(KEY), httpx2.Limits(keepalive_expiry=2)  # vLLM closes an idle connection after 5
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx2.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", headers=headers, limits=limits, timeout=SILENCE_S
+        )
         try:
             with asyncio.Runner() as runner:
                 self.wait = runner.run
@@ -182,8 +186,9 @@ class Server:
             if "the guard is not served" in text:  # golden rows differ, say: it will not be
                 raise CheckFailed(text)
             await asyncio.sleep(1)
-            with contextlib.suppress(Unreachable):
-                status, text = await self._http.send(f"{self._url}/v1/guard/health", None, 5)
+            with contextlib.suppress(httpx2.HTTPError):
+                answer = await self._http.get("/v1/guard/health", timeout=5)
+                status, text = answer.status_code, answer.text
         for number, folder in enumerate(self._twins):
             await self._post("/v1/load_lora_adapter", {"lora_name": f"lora{number}", "lora_path": str(folder)})
 
@@ -193,10 +198,10 @@ class Server:
         return time.clock_gettime(~self._process.pid << 3 | 2)
 
     async def _post(self, path: str, body: dict[str, Any]) -> str:
-        status, text = await self._http.send(self._url + path, body, SILENCE_S)
-        if status != 200:
-            raise CheckFailed(f"{path} answered {status}: {text[:300]}")
-        return text
+        answer = await self._http.post(path, json=body)
+        if answer.status_code != 200:
+            raise CheckFailed(f"{path} answered {answer.status_code}: {answer.text[:300]}")
+        return answer.text
 
     async def ask(
         self, way: str, prefix: tuple[int, ...], policies: Sequence[int], salt: str
@@ -207,9 +212,8 @@ class Server:
             return [(scores, 0) for scores in await self._read(asked, self.talks[prefix], salt)]
         if way != "guard":
             names = [f"lora{n}" if way == "lora" else one.served_name for n, one in zip(policies, asked, strict=True)]
-            pairs = zip([one.suffix for one in asked], names, strict=True)
-            ask, salted = self._engine.ask_unverified, {"cache_salt": salt}
-            return await asyncio.gather(*(ask(Prefix(prefix), *pair, fields=salted) for pair in pairs))
+            pairs = zip(names, [one.suffix for one in asked], strict=True)
+            return await asyncio.gather(*(self._complete(name, prefix, suffix, salt) for name, suffix in pairs))
         body = {"messages": [{"role": "user", "content": self.talks[prefix]}], "cache_salt": salt}
         answer = json.loads(await self._post("/v1/guard", body | {"policies": [one.policy.id for one in asked]}))
         usage, others = answer["usage"], max(1, len(asked) - 1)
@@ -219,6 +223,25 @@ class Server:
             (_logits(verdict["probabilities"], one), found)
             for one, verdict, found in zip(asked, answer["verdicts"], hits, strict=True)
         ]
+
+    async def _complete(self, name: str, prefix: tuple[int, ...], suffix: Suffix, salt: str) -> tuple[list[float], int]:
+        """Log-probabilities over the labels of the adapter ``name``, and the prompt's tokens found in the cache."""
+        labels = list(suffix.label_token_ids)
+        body = {
+            "model": name,
+            "prompt": [*prefix, *suffix.token_ids],
+            "max_tokens": 1,
+            "temperature": 0,
+            "repetition_penalty": 1,  # else the server takes it from the base's generation_config.json
+            "logprobs": len(labels),
+            "allowed_token_ids": labels,
+            "return_tokens_as_token_ids": True,
+            "cache_salt": salt,
+        }
+        answer = json.loads(await self._post("/v1/completions", body))
+        (top,) = answer["choices"][0]["logprobs"]["top_logprobs"]
+        details = answer["usage"].get("prompt_tokens_details") or {}
+        return [top[f"token_id:{label}"] for label in labels], details.get("cached_tokens") or 0
 
     async def _read(self, asked: Sequence[Bundle], talk: str, salt: str) -> list[list[float]]:
         kept = {"yes": "it is broken", "no": "it is kept"}

@@ -22,11 +22,11 @@ from alora.bench.harness import Clock
 from alora.bench.material import Material, adapted
 from alora.bench.reference import PeftModels, last_logits
 from alora.bench.trials import Piece, Result, Run
+from alora.client.engine import Engine, ServedAdapter, on_gpu, prepare_environment, vllm_api
 from alora.config.schema import BenchSettings
 from alora.errors import BaseError, CheckFailed
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prefix
-from alora.serving.engine import Engine, ServedAdapter, on_gpu, prepare_environment, vllm_api
 
 KV_GIB = 2  # of the cache on CPU; VLLM_CPU_KVCACHE_SPACE goes before it
 _MMAP_MAX, _TRIM_THRESHOLD = -4, -1  # glibc's names

@@ -11,6 +11,7 @@ from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import Read, require_one_base
 from alora.bundle.light import LightBundle
 from alora.bundle.manifest import read_manifest
+from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
 from alora.errors import BundleError, ConfigError
 from alora.layout import RUN_FILE
@@ -50,6 +51,21 @@ def read_bundles(
     wanted = [(bundle, artifact) for bundle, artifact in found if is_chosen(bundle.policy.id, policies)]
     require_one_base([bundle for bundle, _ in wanted])
     return [bundle for bundle, _ in wanted], base_of_bundle(*wanted[0], base)
+
+
+def open_artifact(
+    artifact: str | Path | Sequence[str | Path],
+    base: str | Path | BaseSettings | None,
+    policies: Sequence[str],
+    read: Callable[[Path], Read],
+) -> tuple[list[Read], BaseSettings]:
+    """What :func:`alora.load` takes as ``artifact``, as bundles; a hub id is fetched first."""
+    from alora.bundle.hub import fetch_bundle  # huggingface_hub, which takes a while
+
+    names = map(str, [artifact] if isinstance(artifact, str | Path) else artifact)
+    folders = [name if Path(name).exists() or not HUB_ID.fullmatch(name) else str(fetch_bundle(name)) for name in names]
+    settings = base if isinstance(base, BaseSettings) else BaseSettings(source=None if base is None else str(base))
+    return read_bundles(folders, settings, policies, read)
 
 
 def chosen(

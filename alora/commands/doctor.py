@@ -18,13 +18,13 @@ from packaging.requirements import Requirement
 
 from alora.base.cache import cache_root
 from alora.base.smollm2 import smollm2_folder
+from alora.client.plugin import WAITING, ask_plugin
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.config.environment import describe_environment, package_version
 from alora.config.paths import DEFAULT_BASE
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed, one_line
 from alora.notes import note
-from alora.serving.plugin import WAITING, ask_plugin
 
 _TOLD = ("torch", "transformers")  # of which other lines say whether they load
 _TORCH_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")

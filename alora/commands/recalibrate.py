@@ -20,6 +20,7 @@ from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
 from alora.bundle.named import chosen, read_bundles, saved_run
 from alora.bundle.read import Bundle, check_bundles, load_bundle
+from alora.client.engine import Engine
 from alora.commands.output import say, say_json, table
 from alora.commands.run_rows import data_settings, known_of_run, note_leak, read_for, read_noted, trained_rows
 from alora.config.received import value_at
@@ -32,7 +33,6 @@ from alora.evaluation.predict import Predictions, held_out_predictions, predict
 from alora.evaluation.tables import describe_operating_point
 from alora.layout import POLICIES, TRAINING
 from alora.prefix.scorer import Scorer
-from alora.serving.engine import Engine
 from alora.training.claim import open_claim, require_trained
 from alora.training.track import read_out_of_fold
 from alora.verdict import OperatingPoint

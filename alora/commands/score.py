@@ -1,8 +1,8 @@
 """``alora score DIR conversation.json`` or ``rows.jsonl``: the verdicts of a bundle or a battery.
 
-``scorer=vllm`` asks vLLM in this process, ``scorer=http://HOST:PORT`` a server that ``alora serve`` started; without
-``artifact=`` that server's guard says itself what it serves. Rows go to lines of JSON, or, by ``output=FILE.parquet``
-and ``output=FOLDER``, to Parquet (:mod:`alora.commands.score_logs`).
+``scorer=vllm`` asks vLLM in this process, ``scorer=http://HOST:PORT`` a guard, which ``alora serve`` started; without
+``artifact=`` all that it serves. Rows go to lines of JSON, or, by ``output=FILE.parquet`` and ``output=FOLDER``, to
+Parquet (:mod:`alora.commands.score_logs`).
 """
 
 import json

@@ -11,19 +11,17 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from alora.asking import open_artifact
 from alora.bundle.light import read_bundle
-from alora.bundle.named import named_artifacts
+from alora.bundle.named import named_artifacts, open_artifact
 from alora.commands.output import table
 from alora.commands.run_rows import note_reading
-from alora.commands.score_shards import Shards, by_guard
+from alora.commands.score_shards import Shards, by_guard, guard_scorer
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency, first_line
 from alora.logs.folder import VerdictFolder
 from alora.logs.rows import reading, survey
 from alora.notes import note
-from alora.remote import GuardClient
 from alora.version import __version__
 
 
@@ -102,7 +100,7 @@ def _bundle_verdicts(recipe: Recipe) -> dict[str, Any]:
 
 
 def _guard_verdicts(recipe: Recipe) -> dict[str, Any]:
-    with GuardClient(recipe.scorer) as guard:
+    with guard_scorer(recipe) as guard:
         asked = guard.asked
     return {
         "policies": {

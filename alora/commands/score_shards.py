@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from alora.bundle.named import named_artifacts
+from alora.bundle.light import read_bundle
+from alora.bundle.named import named_artifacts, open_artifact
+from alora.client.guard_scorer import GuardScorer
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
@@ -16,7 +18,6 @@ from alora.logs.folder import RefusedRow, ScoredRow, VerdictFolder
 from alora.logs.rows import Row, changed, read_again, time_of
 from alora.logs.stored import shard_rows
 from alora.notes import note
-from alora.remote import Client, GuardClient
 
 if TYPE_CHECKING:
     from alora.battery import Battery
@@ -54,7 +55,7 @@ class Shards:
 
 
 def _answers(
-    scorer: Battery | Client | GuardClient,
+    scorer: Battery | GuardScorer,
     rows: Iterable[tuple[int, Any]],
     recipe: Recipe,
     tick: Callable[[int], object],
@@ -87,18 +88,23 @@ def _answers(
 
 
 def by_guard(recipe: Recipe) -> bool:
-    """Whether a guard is asked: it knows its bundles itself."""
-    return recipe.scorer.startswith("http") and not named_artifacts(recipe)
+    """Whether a guard is asked."""
+    return recipe.scorer.startswith("http")
 
 
-def scorer_of(recipe: Recipe) -> Battery | Client | GuardClient:
+def guard_scorer(recipe: Recipe) -> GuardScorer:
+    """What asks the guard: for the bundles that the recipe names, or for all that it serves."""
+    named = named_artifacts(recipe)
+    bundles = open_artifact(named, recipe.base, recipe.policies, read_bundle)[0] if named else ()
+    return GuardScorer(recipe.scorer, bundles)
+
+
+def scorer_of(recipe: Recipe) -> Battery | GuardScorer:
     """What computes the verdicts."""
-    if recipe.scorer.startswith("http"):
+    if by_guard(recipe):
         if remark := in_the_clear(recipe.scorer):
             note(remark)
-        if by_guard(recipe):
-            return GuardClient(recipe.scorer)
-        return Client(recipe.scorer, named_artifacts(recipe), base=recipe.base, policies=recipe.policies)
+        return guard_scorer(recipe)
     from alora.battery import load  # torch, which a server's client goes without
 
     here = "vllm" if recipe.scorer == "vllm" else "packed"

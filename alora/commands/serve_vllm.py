@@ -9,14 +9,14 @@ from typing import NoReturn
 from alora.base.stored import base_folder, describe_base
 from alora.bundle.named import named_artifacts, read_bundles
 from alora.bundle.read import load_bundle
+from alora.client.engine import ServedAdapter
+from alora.client.launch import server_command, server_environment
+from alora.client.plugin import WAITING, require_plugin
 from alora.config.schema import Recipe
 from alora.config.secrets import KEY, open_to_all, redacted, refuse_key
 from alora.errors import CheckFailed
 from alora.guard.serving_set import SERVING_ROOT, serving_set_of
 from alora.notes import note
-from alora.serving.engine import ServedAdapter
-from alora.serving.launch import server_command, server_environment
-from alora.serving.plugin import WAITING, require_plugin
 
 
 def serve(recipe: Recipe) -> NoReturn:

@@ -12,6 +12,8 @@ from alora.bundle.named import chosen, members_by_policy
 from alora.bundle.read import Bundle, check_bundles
 from alora.bundle.subject import Subject, open_subject
 from alora.bundle.vllm_certificate import add_vllm_certificate
+from alora.client.certify import certify_in_vllm
+from alora.client.engine import require_unquantized
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.run_rows import data_settings
 from alora.config.schema import Recipe
@@ -25,8 +27,6 @@ from alora.identity.report import check_rows
 from alora.layout import home_of
 from alora.notes import note
 from alora.prompt.render import Prompt
-from alora.serving.certify import certify_in_vllm
-from alora.serving.engine import require_unquantized
 
 SHOWN_FAILURES = 10
 

@@ -12,15 +12,14 @@ from dataclasses import astuple, dataclass
 from enum import Enum, auto
 from typing import Any, Self, TypeVar
 
-from alora.closing import Closing, Waiting
 from alora.comparison.judge_prompt import Answer, messages, read_answer
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.config.setting import is_server
 from alora.data.conversation import Conversation
 from alora.errors import ConfigError
-from alora.http import Http, Unreachable, wait_of
 from alora.policy import Policy
+from alora.transport import Http, Unreachable, Waiting, wait_of
 
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
@@ -82,7 +81,7 @@ class _Status(Exception):
         self.status, self.words, self.wait = status, words, wait
 
 
-class JudgeClient(Closing):
+class JudgeClient:
     """Asks one model. Safe to share between threads.
 
     Args:
@@ -111,6 +110,12 @@ class JudgeClient(Closing):
 
     def close(self) -> None:
         self._wait.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def ask(self, policy: Policy, conversation: Conversation) -> Answer | NoAnswer:
         """The judge's answer, or why there is none; see :meth:`complete`."""

@@ -8,11 +8,11 @@ from uuid import uuid4
 from vllm.lora.request import LoRARequest
 
 from alora.bundle.light import LightBundle
+from alora.client.engine import label_logprobs, label_params
 from alora.errors import BundleError, one_line
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
 from alora.guard.wire import GuardRequest
 from alora.prompt.render import Prefix
-from alora.serving.engine import label_logprobs, label_params
 from alora.weights import ASKED_WEIGHTS
 
 _LEAST_ID = 2**20  # vLLM counts its own adapters from 1

@@ -1,8 +1,10 @@
 """The guard's HTTP routes, for whichever application holds a :class:`GuardCore` in ``app.state.alora_guard``."""
 
+import asyncio
 import hmac
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
@@ -17,7 +19,6 @@ from alora.guard.decisions import DecisionRequest, DecisionResponse
 from alora.guard.gate import OneGate, OthersModel
 from alora.guard.loading import Loader
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded, Served
-from alora.serving.client import together
 
 # Categories that OpenAI's SDK (3.51) reads under another name than its attribute's. A policy may have that id: the SDK
 # would give None for it, which an app takes for "not flagged".
@@ -79,7 +80,7 @@ async def moderations(body: wire.ModerationRequest, request: Request) -> wire.Mo
     if not talks:
         raise GuardRefusal("input is an empty list; give at least one text")
     asked = [wire.GuardRequest(messages=talk or [], **body.options).of(request.headers) for talk in talks]
-    answers = await together(map(judge.answer, asked))
+    answers = await _together(judge.answer(one) for one in asked)
     return wire.ModerationResponse(
         id=f"modr-{secrets.token_hex(12)}", model=body.model, results=[_moderated(answer) for answer in answers]
     )
@@ -195,6 +196,16 @@ def _card(item: Served, psi: float | None = None) -> wire.PolicyCard:
         threshold=item.calibration.threshold,
         psi=psi,
     )
+
+
+async def _together(work: Iterable[Coroutine[Any, Any, wire.GuardResponse]]) -> list[wire.GuardResponse]:
+    """The results of ``work``; the first that fails ends the others."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:  # the engine aborts a request that nobody waits for
+        for task in tasks:
+            task.cancel()
 
 
 def _moderated(answer: wire.GuardResponse) -> wire.ModerationResult:

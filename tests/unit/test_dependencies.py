@@ -128,7 +128,7 @@ def test_the_client_group_asks_for_what_the_package_asks_for():
     assert set(CLIENT) <= set(NEEDED)
 
 
-@pytest.mark.parametrize("module", ["alora", "alora.remote", *LIGHT])
+@pytest.mark.parametrize("module", ["alora", *LIGHT])
 def test_the_light_core_imports_without_any_other_package(module):
     packages = {name: name.replace("-", "_") for name in {**NEEDED, **EXTRA} if name != "httpx2"}
     hidden = {"hydra", "sklearn", "numpy", "tokenizers"} | set(packages.values())

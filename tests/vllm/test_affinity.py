@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 import alora
+from alora.client.guard import GuardAnswer
 from alora.config.environment import describe_environment
-from alora.serving.guard import GuardAnswer
 from tests.vllm.test_guard import metric, start
 
 pytestmark = [
@@ -45,7 +45,8 @@ class Seen:
             if response.status_code == 200:
                 self.by[response.request.headers["x-session-id"]].append(f"http://{response.url.netloc.decode()}")
 
-        guard._wait.resource._http._client.event_hooks = {"response": [heard]}
+        for http in guard._wait.resource._http.values():
+            http._client.event_hooks = {"response": [heard]}
         return guard
 
 

@@ -15,7 +15,7 @@ import pytest
 from alora.bench.record import load_record
 from alora.bench.systems import prepared_modules
 from alora.bench.trials import AA
-from alora.serving.engine import block_size
+from alora.client.engine import block_size
 from tests.forked import Forked
 from tests.vllm import bundles
 

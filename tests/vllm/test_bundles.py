@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from alora.adapter.folder import save_adapter
 from alora.bundle.golden import TOLERANCES, tolerance
 from alora.bundle.read import load_battery, load_bundle
+from alora.client import engine as vllm_here
+from alora.client.engine import Engine, ServedAdapter, require_unquantized
+from alora.client.parity import OFF, parity
 from alora.errors import BaseError
-from alora.serving import engine as vllm_here
-from alora.serving.engine import Engine, ServedAdapter, require_unquantized
-from alora.serving.parity import OFF, parity
 from tests.forked import Forked, run_forked
 from tests.vllm import bundles as store
 

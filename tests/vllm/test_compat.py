@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from vllm import exceptions
 
-from alora.http import Full, refusal
+from alora.transport import Full, refusal
 from alora.vllm_plugin import compat
 
 

@@ -21,13 +21,13 @@ from vllm.lora.request import LoRARequest
 
 from alora.adapter.folder import save_adapter
 from alora.bundle.read import load_battery
+from alora.client.engine import block_size
 from alora.data.conversation import parse_conversation
 from alora.guard.core import GuardCore
 from alora.guard.engine import EngineReader
 from alora.guard.reader import Overloaded, Served
 from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
-from alora.serving.engine import block_size
 from alora.verdict import make_verdict
 from tests import clients
 from tests.forked import run_forked

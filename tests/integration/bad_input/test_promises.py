@@ -1,7 +1,7 @@
 """The table: every bad input is refused in one clear message that names the culprit, and changes nothing on disk.
 
 ``test_data``, ``test_settings``, ``test_bases_and_artifacts`` and ``verbs`` hold the cases that somebody thought of,
-``generated`` those that follow from a rule; ``test_swapped_keys`` and ``test_servers`` use the same check.
+``generated`` those that follow from a rule; ``test_swapped_keys`` uses the same check.
 """
 
 import sys

@@ -11,7 +11,11 @@ from alora.cli import main
 from alora.config import paths
 from alora.config.schema import DataSettings
 from alora.errors import RunError
-from tests.integration.serving.server import serving
+from alora.guard.core import GuardCore
+from alora.guard.packed import PackedReader
+from alora.guard.reader import Served
+from alora.guard.standalone import make_app
+from tests.clients import listening
 from tests.vllm import bundles as store
 
 TEXTS = ("Where is my parcel?", "Take two pills a day.", "A refund, please! " * 9, "Nein, danke: \u2028 done.")
@@ -72,10 +76,15 @@ def test_an_array_of_rows_is_no_conversation(rows, wanted, tmp_path, capsys):
     assert equal(read(capsys.readouterr().out)[1], wanted)
 
 
-def test_rows_on_a_server(rows, wanted, capsys):
-    with serving(store.base(), load_battery(store.battery())) as server:
-        assert score(rows, f"scorer={server.url}") == 0
-    assert equal(read(capsys.readouterr().out)[1], wanted)
+def test_rows_on_a_guard(rows, wanted, capsys):
+    bundles = load_battery(store.battery())
+    reader = PackedReader(store.base(), bundles)
+    guard = GuardCore([Served.of(bundle) for bundle in bundles], bundles[0].renderer(store.base()), reader)
+    with listening(make_app(guard)) as url:
+        assert score(rows, f"scorer={url}") == 0
+        assert equal(read(capsys.readouterr().out)[1], wanted)
+        assert score(rows, f"scorer={url}", f"policies=[{bundles[1].policy.id}]") == 0
+        assert equal(read(capsys.readouterr().out)[1], [mine[1:] for mine in wanted])
 
 
 def test_what_of_a_column_is_read_otherwise_is_noted(tmp_path, capsys):

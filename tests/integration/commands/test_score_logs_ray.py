@@ -16,9 +16,9 @@ from alora.cli import main
 from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
+from tests.integration.client.conftest import base, bundles, renderer
 from tests.integration.commands.test_score_logs import ROWS, arguments, log, rejected, score
 from tests.integration.guard.test_client import url
-from tests.integration.serving.conftest import base, bundles, renderer
 
 __all__ = ["base", "bundles", "log", "renderer", "url"]
 

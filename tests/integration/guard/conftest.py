@@ -11,7 +11,7 @@ from alora.guard.packed import PackedReader
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served
 from alora.guard.standalone import make_app
 from tests.clients import listening
-from tests.integration.serving.conftest import base, bundles, renderer
+from tests.integration.client.conftest import base, bundles, renderer
 
 __all__ = ["base", "bundles", "listening", "renderer"]
 

@@ -11,11 +11,11 @@ from itertools import repeat
 import pytest
 
 import alora
-from alora import http as serving_http
+from alora import transport
 from alora.cli import main
 from alora.config.secrets import KEY
 from alora.errors import AloraError, CheckFailed, ConfigError, PromptRefused
-from tests.integration.bad_input.test_servers import drops, http, server
+from tests.integration.guard.raw_server import drops, http, server
 
 MESSAGES = [{"role": "user", "content": "Where is my parcel?"}]
 COMPRESSED = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
@@ -29,8 +29,8 @@ def in_text(charset: bytes) -> bytes:
 
 
 ANSWERS = {  # and what must be said
-    "a bomb": (COMPRESSED % len(ZEROS) + ZEROS, "compressed by 'gzip'"),
-    "no gzip at all": (COMPRESSED % 3 + b"abc", "compressed by 'gzip'"),
+    "a bomb": (COMPRESSED % len(ZEROS) + ZEROS, "longer than 0 MiB"),
+    "no gzip at all": (COMPRESSED % 3 + b"abc", "does not answer"),
     "no end": (repeat(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(2**20)), "longer than 0 MiB"),
     "its headers drop by drop": (drops(b"HTTP/1.1 200 X\r\nA: "), "no whole answer after 0.6 s"),
     "its body drop by drop": (
@@ -38,6 +38,9 @@ ANSWERS = {  # and what must be said
         "no whole answer after 0.6 s",
     ),
     "to go on, without end": (drops(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), "no whole answer after 0.6 s"),
+    "not UTF-8": (http(200, b"\xff\xfe"), "is not a guard"),
+    "cut": (http(200, b'{"id": ', length=500), "does not answer"),
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", "does not answer"),
     "nested without end": (http(200, b"[" * 500_000), "is not a guard"),
     "another key": (b"HTTP/1.1 401 X\r\nContent-Length: 2\r\n\r\n{}", "export its key as VLLM_API_KEY"),
     "no text": (in_text(b"rot13"), "answered 500: a.b a.b"),
@@ -74,7 +77,7 @@ def list_policies(url: str, timeout: float = 0.3) -> None:
 @pytest.mark.parametrize("way", [ask, ask_asynchronously, list_policies])
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_bad_answer_ends_and_is_named(name, way, monkeypatch):
-    monkeypatch.setattr(serving_http, "LONGEST", 2**19)
+    monkeypatch.setattr(transport, "LONGEST", 2**19)
     answer, word = ANSWERS[name]
     timeout = 0.3 if "no whole answer" in word else 10
     with server(lambda path: answer) as url, pytest.raises(AloraError, match=word):

@@ -45,7 +45,7 @@ def test_the_verdicts_are_the_guards_and_no_row_is_lost(url, log, tmp_path, caps
 
 
 def test_policies_that_change_under_way_stop_the_job(url, log, tmp_path, capsys, monkeypatch):
-    from alora.serving.guard import Guard
+    from alora.client.guard import Guard
 
     served = Guard.policies
 

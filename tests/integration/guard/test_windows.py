@@ -17,10 +17,8 @@ from alora.guard.reader import Reading, Served
 from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
-from alora.remote import Client
 from alora.verdict import make_verdict
 from tests.integration.bundle.conftest import PROMPT, make_contents
-from tests.integration.serving.server import serving
 from tests.toy_recipe import toy_base_folder
 
 LONG = [{"role": "user", "content": f"Message {i}: which pills do I take for {i} headaches?"} for i in range(60)]
@@ -73,14 +71,12 @@ def test_a_window_without_an_answer_is_no_verdict(bundle, base, bad):
     assert (verdict.status, verdict.flagged, verdict.probability) == ("failed", True, None)
 
 
-def test_load_and_the_client_give_it_too(base, bundle, wanted, location, tmp_path, capsys):
+def test_load_and_the_command_line_give_it_too(bundle, wanted, location, tmp_path, capsys):
     with alora.load(bundle.folder, base=location) as battery:
         verdicts = battery.score(LONG)
         assert [len(list(battery.score_many([LONG, LONG[:1], LONG])))] == [3]
     assert (verdicts.windows, verdicts.truncation) == (len(wanted), None)
     assert verdicts["advice"].probability == pytest.approx(max(wanted), abs=1e-6)
-    with serving(base, [bundle]) as server, Client(server.url, bundle.folder, base=location) as client:
-        assert client.score(LONG)["advice"].probability == pytest.approx(max(wanted), abs=1e-6)
     file = tmp_path / "talk.json"
     file.write_text(json.dumps({"messages": LONG}))
     assert main(["score", f"artifact={bundle.folder}", f"base.source={location}", str(file)]) == 0

@@ -8,9 +8,9 @@ from bitsandbytes.nn import Linear4bit
 
 from alora.base.load import load_base
 from alora.base.quantize import SETTINGS, quantize_in_place
+from alora.client.engine import require_unquantized
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
-from alora.serving.engine import require_unquantized
 from tests.toy_recipe import toy_base_folder
 
 

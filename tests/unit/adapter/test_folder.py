@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 import alora.adapter.folder
 from alora.adapter.folder import MOST_RANK, AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter
 from alora.adapter.targets import target_modules
+from alora.client.engine import RANKS
 from alora.config.schema import TARGETS, AdapterSettings
 from alora.config.setting import settings_of
 from alora.errors import AdapterError
-from alora.serving.engine import RANKS
 from tests.toy_models import FAMILIES, toy_model
 
 SPEC = AdapterSpec(4, 3.0, ("k_proj", "q_proj"), (5, 6), rank_stabilised=True)

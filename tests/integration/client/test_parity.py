@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from alora.bundle.golden import TOLERANCES, tolerance
-from alora.serving.parity import OFF, PLAIN, parity
+from alora.client.parity import OFF, PLAIN, parity
 
 
 def stored_in(bundle, dtype):

@@ -10,7 +10,6 @@ from alora.bundle.write import write_bundle
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from tests.integration.bundle.conftest import PROMPT, make_base, make_contents
-from tests.integration.serving.server import serving
 
 
 @pytest.fixture(scope="package")
@@ -33,9 +32,3 @@ def bundles(base: LoadedBase, tmp_path_factory: pytest.TempPathFactory) -> list[
 @pytest.fixture(scope="package")
 def renderer(base: LoadedBase) -> Renderer:
     return Renderer(base.tokenizer, PROMPT)
-
-
-@pytest.fixture
-def server(base: LoadedBase, bundles: list[Bundle]):
-    with serving(base, bundles) as running:
-        yield running

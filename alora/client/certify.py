@@ -20,6 +20,8 @@ from alora.activation import shareable_blocks
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base.load import LoadedBase
 from alora.bundle.read import Bundle
+from alora.client.engine import Engine, ServedAdapter
+from alora.client.parity import OFF, PLAIN, compare_answers, parity
 from alora.config.environment import package_version
 from alora.identity.capture import OUTPUT
 from alora.identity.certificate import (
@@ -33,8 +35,6 @@ from alora.identity.certificate import (
 from alora.identity.one_dtype import environment_here
 from alora.identity.reach import reached_sites
 from alora.prompt.render import Prompt
-from alora.serving.engine import Engine, ServedAdapter
-from alora.serving.parity import OFF, PLAIN, compare_answers, parity
 from alora.vllm_plugin.cache_reader import CacheReader
 
 _HONEST, _BUNDLE, _ULP = "honest", "bundle", "one element changed by 1 ulp"
@@ -70,7 +70,7 @@ def certify_in_vllm(
     in this process.
 
     Raises:
-        MissingDependency, CheckFailed: see :class:`~alora.serving.engine.Engine`.
+        MissingDependency, CheckFailed: see :class:`~alora.client.engine.Engine`.
     """
     layers = base.model.config.get_text_config().num_hidden_layers
     reached = {site.layer for site in reached_sites(weights.tensors, layers) - {OUTPUT}}

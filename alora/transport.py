@@ -1,27 +1,27 @@
-"""HTTP to a server that may be anything: every answer is bounded in bytes and in time, and none shows the key."""
+"""HTTP to a server: every answer is bounded in bytes and in time, and no message shows the key."""
 
 import asyncio
 import contextlib
 import json
-import math
+import os
 import re
 import secrets
-import time
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+import weakref
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
+from threading import Lock, Thread
+from typing import Any, Generic, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
 
-from alora.closing import AsyncClosing
 from alora.config.secrets import HIDDEN, KEY, key_in, redacted
 from alora.errors import ConfigError, PromptRefused
 from alora.reading import LONGEST, printable
 
-REQUEST_ID = "X-Request-Id"  # the guard and vLLM repeat it at the beginning of what they answer, in its id
+REQUEST_ID = "X-Request-Id"  # the guard repeats it at the beginning of what it answers, in its id
 _REQUEST_IDS = re.compile("alora-[0-9a-f]{16}")
 _KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
-_TELLING = 20  # characters of a key that is no word of an answer by chance
 _WHOLE = 2  # times the silence: no answer takes longer, drop by drop or with headers without end
 
 
@@ -29,7 +29,6 @@ class Unreachable(ConfigError):
     """The server does not answer, or a proxy before it says so."""
 
     wait: float | None = None  # seconds after which it may be asked again, where it says that it is away for now
-    silent = False  # nothing came in the time it had, as of an engine that hangs
 
 
 class Full(ConfigError):
@@ -38,7 +37,7 @@ class Full(ConfigError):
     wait: float | None = 0.0
 
 
-class Http(AsyncClosing):
+class Http:
     """Requests with the key in the environment's variable ``key``, to one server where there are ``most`` at a time.
 
     Raises:
@@ -46,11 +45,9 @@ class Http(AsyncClosing):
     """
 
     def __init__(self, most: int | None = None, key: str = KEY) -> None:
-        headers, self._secret = {"Accept-Encoding": "identity"}, key_in(key)
-        if self._secret:
-            headers["Authorization"] = f"Bearer {self._secret}"
+        self._secret = key_in(key)
+        headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
         self._free = contextlib.nullcontext() if most is None else asyncio.Semaphore(most)
-        self._heard = self._lost = -math.inf  # when an answer came last, or stayed out, by the monotonic clock
         limits = httpx2.Limits(keepalive_expiry=_KEPT)
         try:
             self._client = httpx2.AsyncClient(headers=headers, limits=limits)
@@ -70,10 +67,10 @@ class Http(AsyncClosing):
     async def exchange(
         self, url: str, body: Mapping[str, Any] | None, silence: float, headers: Mapping[str, str] | None = None
     ) -> tuple[httpx2.Response, str]:
-        """The answer to one request and its text, in which the key is hidden; ``silence`` in seconds ends it, and
-        :data:`_WHOLE` times as many in all. With status 200 and a short key, which may be a word (``test``), the text
-        is as it came, for its values to be used: what is shown of it goes through :meth:`hidden`. With a
-        :func:`request_id` among ``headers``, the answer bears no other one.
+        """The answer to one request and its text; ``silence`` in seconds ends it, and :data:`_WHOLE` times as many in
+        all, both after it has waited for its turn. With status 200 the text is as it came, for its values to be used:
+        what is shown of it goes through :meth:`hidden`. In another one the key is hidden. With a :func:`request_id`
+        among ``headers``, the answer bears no other one.
 
         Raises:
             Unreachable: no whole answer comes, or one that is too long, or to another request.
@@ -91,21 +88,17 @@ class Http(AsyncClosing):
             _ = urlsplit(url).port  # ValueError beyond 65535, which httpx2 would pass on to the system
             # httpx2 bounds the silence between two bytes alone.
             async with (
-                self._turn(address, silence),
+                self._free,
                 asyncio.timeout(silence * _WHOLE),
                 self._client.stream(method, url, content=content, headers=given, timeout=silence) as answer,
             ):
                 text = await _whole_text(answer)
                 await _require_own(answer, text, given.get(REQUEST_ID))
-                self._heard = time.monotonic()
-        except Unreachable:  # of _turn; it is a ValueError, too
-            raise
         except TimeoutError as error:
-            raise self._late(address, f"no whole answer after {silence * _WHOLE:g} s") from error
+            raise _gone(address, f"no whole answer after {silence * _WHOLE:g} s") from error
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:  # a cut answer, no HTTP at all
             said = self.hidden(str(error))
-            late = isinstance(error, httpx2.TimeoutException)
-            gone = (self._late if late else _gone)(address, " ".join(said.split())[:300] or type(error).__name__)
+            gone = _gone(address, " ".join(said.split())[:300] or type(error).__name__)
             if isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError):  # it may be starting again
                 gone.wait = 0.0
             raise gone from (error if said == str(error) else None)
@@ -115,42 +108,16 @@ class Http(AsyncClosing):
                 f"{address} answered {answer.status_code} and redirects to {place}, where neither key nor text follow; "
                 "give the right address"
             )
-        as_it_came = answer.status_code == 200 and len(self._secret) < _TELLING
-        return answer, text if as_it_came else self.hidden(text)
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, address: str, silence: float) -> AsyncGenerator[None]:
-        """Wait until a request may go out: no silence of the server, unless those before it have no answer."""
-        began = time.monotonic()
-        async with self._free:
-            heard = max(began, self._heard)
-            if self._lost > heard and time.monotonic() - heard > silence / 2:
-                raise self._late(address, "nor did it to the requests before this one")
-            yield
-
-    def _late(self, address: str, reason: str) -> Unreachable:
-        self._lost = time.monotonic()
-        error = _gone(address, reason)
-        error.silent = True
-        return error
+        return answer, text if answer.status_code == 200 else self.hidden(text)
 
     def hidden(self, text: str) -> str:
-        """``text`` of the server without the key; to be called before it is cut, or read as JSON to be shown."""
+        """``text`` of the server without the key; to be called before it is cut."""
         return hidden(text, self._secret)
 
 
 def hidden(text: str, secret: str) -> str:
     """See :meth:`Http.hidden`."""
-    if not secret:
-        return text
-    text = text.replace(secret, HIDDEN)
-    return _escaped(secret).sub(HIDDEN, text) if "\\" in text else text
-
-
-def _escaped(secret: str) -> re.Pattern[str]:
-    """``secret`` with any of its characters escaped, as JSON and Python's repr() do."""
-    forms = (re.escape(it) if it.isalnum() else rf"\\{{0,2}}{re.escape(it)}" for it in secret)
-    return re.compile("".join(rf"(?:{form}|\\u00(?i:{ord(it):02x}))" for it, form in zip(secret, forms, strict=True)))
+    return text.replace(secret, HIDDEN) if secret else text
 
 
 def root(url: str) -> str:
@@ -188,8 +155,6 @@ def refusal(url: str, status: int, text: str, retry_after: str | None = None) ->
     )
     if isinstance(error, (Full, Unreachable)):
         error.wait = wait_of(retry_after)
-    if isinstance(error, Unreachable):
-        error.silent = status == 504  # a proxy waited for it in vain
     return error
 
 
@@ -210,12 +175,82 @@ async def _require_own(answer: httpx2.Response, text: str, own: str | None) -> N
 
 
 async def _whole_text(answer: httpx2.Response) -> str:
-    encoding = answer.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":  # a few bytes may become any number
-        raise OSError(f"its answer is compressed by {encoding!r}, which was not requested")
     content = bytearray()
-    async for piece in answer.aiter_raw():
+    async for piece in answer.aiter_bytes():
         content += piece
         if len(content) > LONGEST:
             raise OSError(f"its answer is longer than {LONGEST // 2**20} MiB")
     return content.decode(errors="replace")
+
+
+class _Asynchronous(Protocol):
+    async def close(self) -> None: ...
+
+
+_Resource = TypeVar("_Resource", bound=_Asynchronous)
+_Result = TypeVar("_Result")
+
+
+class Waiting(Generic[_Resource]):
+    """Lets any number of threads without an event loop use the asynchronous object that ``make`` returns. It runs in a
+    thread of its own, which starts with the first call, also after a fork, and ends with :meth:`close`."""
+
+    def __init__(self, make: Callable[[], _Resource]) -> None:
+        self._make, self.resource = make, make()
+        self._lock, self._process, self._closed = Lock(), 0, False
+        self._thread, self._end = Thread(), lambda: None
+
+    def __call__(self, work: Callable[[_Resource], Coroutine[Any, Any, _Result]]) -> _Result:
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            if self._process != os.getpid():
+                self._start()
+            future = asyncio.run_coroutine_threadsafe(work(self.resource), self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            if self._closed:
+                raise _closed() from None
+            raise
+        finally:
+            future.cancel()  # where the wait was interrupted
+
+    def _start(self) -> None:
+        if self._process:  # the connections are the parent's
+            self.resource = self._make()
+        begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        self._thread = Thread(target=_run, args=(self.resource, begun), daemon=True)
+        self._thread.start()
+        self._loop, ended = begun.result()
+        self._end = weakref.finalize(self, self._loop.call_soon_threadsafe, ended.set)
+        self._end.atexit = False  # the thread is a daemon, and a forked child has none
+        self._process = os.getpid()
+
+    def close(self) -> None:
+        """End the thread, and close its object."""
+        with self._lock:
+            self._closed = True
+        if self._process == os.getpid():
+            self._end()
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _closed() -> ConfigError:
+    return ConfigError("it is closed; make another one")
+
+
+def _run(resource: _Asynchronous, begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+    async def until_ended() -> None:
+        ended = asyncio.Event()
+        begun.set_result((asyncio.get_running_loop(), ended))
+        await ended.wait()
+        await resource.close()
+
+    asyncio.run(until_ended())

@@ -2,17 +2,18 @@
 
 from dataclasses import replace
 from socket import socket
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from alora.closing import Waiting
+from alora.client.guard import Guard, GuardAnswer, GuardPolicy, GuardVerdict
+from alora.client.guard_scorer import _WAITS_S, GuardScorer
 from alora.config.secrets import KEY
+from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.http import Full, Http, Unreachable, refusal
-from alora.remote import _WAITS_S, GuardClient
-from alora.serving.guard import Guard, GuardAnswer, GuardPolicy, GuardVerdict
-from tests.unit.serving.test_client import server
-from tests.unit.test_http import raw
+from alora.transport import Full, Http, Unreachable, Waiting, refusal
+from tests.unit.test_transport import raw, server
 
 POLICY = GuardPolicy("advice", "Advice", "advice@" + "ab" * 8, "ab" * 8, "live", ("violation", "ok"), 0.5)
 OK = GuardVerdict("advice", "ok", False, POLICY.adapter, "ok", 0.25, 0.5, {"violation": 0.25, "ok": 0.75})
@@ -32,13 +33,45 @@ def guard(monkeypatch):
 
     monkeypatch.setattr(Guard, "policies", lambda self: [POLICY])
     monkeypatch.setattr(Guard, "check", check)
-    client = GuardClient("http://127.0.0.1:1")
+    client = GuardScorer("http://127.0.0.1:1")
     monkeypatch.setattr(client._ended, "wait", lambda seconds: waits.append(seconds))
     return client, answers, waits
 
 
-def talk(text: str) -> list[dict]:
-    return [{"role": "user", "content": text}]
+def talk(text: str) -> Conversation:
+    return Conversation("c", (Message("user", text),))
+
+
+def bundle(**other: Any) -> Any:
+    """What :class:`GuardScorer` reads of the bundle that the guard serves; ``other`` differs."""
+    facts = {"served_name": POLICY.adapter, "digest": POLICY.digest, "labels": POLICY.labels, "threshold": 0.5} | other
+    return SimpleNamespace(
+        folder="bundles/advice",
+        served_name=facts["served_name"],
+        manifest=SimpleNamespace(adapter_digest=facts["digest"]),
+        policy=SimpleNamespace(labels=facts["labels"]),
+        calibration=SimpleNamespace(threshold=facts["threshold"]),
+    )
+
+
+def test_a_bundle_that_is_given_is_the_one_that_the_guard_serves(guard):
+    scorer = GuardScorer("http://127.0.0.1:1", [bundle()])
+    assert scorer.score(talk("one")).verdicts[0].adapter_digest == POLICY.digest
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"served_name": "advice@000000000000"},
+        {"digest": "cd" * 8},
+        {"labels": ("ok", "violation")},
+        {"threshold": 0.25},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_another_bundle_than_the_guard_serves_is_refused(other, guard):
+    with pytest.raises(ConfigError, match="start it with alora serve artifact=bundles/advice"):
+        GuardScorer("http://127.0.0.1:1", [bundle(), bundle(**other)])
 
 
 def test_a_row_on_which_a_policy_fails_costs_itself_alone(guard):
@@ -53,7 +86,7 @@ def test_a_row_on_which_a_policy_fails_costs_itself_alone(guard):
 def test_why_a_policy_fails_is_told_without_the_key(guard, monkeypatch):
     monkeypatch.setenv(KEY, "sk-SECRET-77aa")
     _, answers, _ = guard
-    client, answers[:] = GuardClient("http://127.0.0.1:1"), [replace(FAILED, reason="sk-SECRET-77aa is no key"), OK]
+    client, answers[:] = GuardScorer("http://127.0.0.1:1"), [replace(FAILED, reason="sk-SECRET-77aa is no key"), OK]
     with pytest.raises(PromptRefused, match=r"failed: \*\*\* is no key"):
         client.score(talk("one"))
 
@@ -111,6 +144,6 @@ def test_a_guard_that_goes_down_in_the_middle_of_a_request_is_waited_for(guard):
 def test_the_wait_is_that_of_the_answer():
     with server(429, retry_after="7", content={"error": {"message": "full"}}) as (url, _), Guard(url) as guard:
         with pytest.raises(ConfigError, match="full") as caught:
-            guard.check(talk("one"))
+            guard.check([{"role": "user", "content": "one"}])
         assert isinstance(caught.value, Full)
         assert caught.value.wait == 7

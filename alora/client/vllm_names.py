@@ -1,4 +1,4 @@
-"""vLLM's names that its engine takes; imported once :func:`~alora.serving.engine.prepare_environment` has run.
+"""vLLM's names that its engine takes; imported once :func:`~alora.client.engine.prepare_environment` has run.
 
 ``LLM`` is asked of ``vllm``, which imports it only then: a server's guard does without its 0.9 s and 345 modules.
 """

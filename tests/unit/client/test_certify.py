@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from alora.client.certify import _Case, _cut, _findings, _layers
 from alora.prompt.render import Prefix, Prompt, Suffix
-from alora.serving.certify import _Case, _cut, _findings, _layers
 
 LAYERS, BLOCKS, BYTES = 2, 4, 16
 

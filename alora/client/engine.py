@@ -159,9 +159,9 @@ class Engine:
 
 
 def vllm_api() -> ModuleType:
-    """:mod:`alora.serving.vllm_names`; MissingDependency where vLLM is not installed."""
+    """:mod:`alora.client.vllm_names`; MissingDependency where vLLM is not installed."""
     try:
-        from alora.serving import vllm_names as names  # vLLM, once prepare_environment() has run
+        from alora.client import vllm_names as names  # vLLM, once prepare_environment() has run
     except ImportError as error:
         raise MissingDependency(f"scorer=vllm needs vLLM ({error}); pip install 'alora-toolkit[vllm]'") from error
     return names

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from alora.client.engine import CPU_ENVIRONMENT, ServedAdapter, block_size, on_gpu, served_rank
 from alora.config.environment import package_version
 from alora.config.schema import ServingSettings
-from alora.serving.engine import CPU_ENVIRONMENT, ServedAdapter, block_size, on_gpu, served_rank
 
 # What vLLM loads where VLLM_PLUGINS is not set; vllm.endpoint_plugins is loaded by name alone.
 _PLUGIN_GROUPS = tuple(f"vllm.{kind}_plugins" for kind in ("general", "io_processor", "platform", "stat_logger"))

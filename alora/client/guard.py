@@ -1,7 +1,6 @@
 """Ask a guard server for every policy's verdict in one request. No torch, no tokenizer: HTTP alone."""
 
 import json
-import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,22 +9,19 @@ from typing import Any, Self, TypeVar
 
 from httpx2 import Response
 
-from alora.closing import AsyncClosing, Closing, Waiting
+from alora.client.failover import SESSION, Failover, session_id
 from alora.errors import CheckFailed, ConfigError, PromptRefused, one_line
-from alora.http import Http, named, refusal, request_id, root
 from alora.policy import Policy
 from alora.reading import printable
-from alora.serving.servers import SESSION, Servers, session_id
+from alora.transport import Http, Waiting, named, refusal, request_id, root
 from alora.typed import typed
 from alora.verdict import Calibration
 
 _LISTING_S = 10.0  # of silence, before it says what it serves
 _CONNECTIONS = 100
 _MOST = 2**31  # tokens
-_SHOWN = 8  # policies in a warning
 _DIGEST = re.compile("[0-9a-f]{8,128}")
 _Made = TypeVar("_Made")
-_logger = logging.getLogger("alora.serving")
 
 
 @dataclass(frozen=True)
@@ -135,12 +131,11 @@ class GuardPolicy:
             )
 
 
-class Guard(Closing):
+class Guard:
     """A guard server at ``url`` (``http://HOST:PORT``), whose key is read from ``$VLLM_API_KEY``; use it by ``with``.
 
     Several servers of the same policies: each conversation, by tenant (``cache_salt``) and opening, has its own; where
-    that cannot answer, the next one does. Without an answer the call raises: silence is not consent. A warning of the
-    logger ``alora.serving`` says where two of them do not serve the same, by whole answers on all policies.
+    that cannot answer, the next one does. Without an answer the call raises: silence is not consent.
 
     Args:
         timeout: seconds of a server's silence, and half of what its whole answer may take. A call that waits behind
@@ -167,8 +162,14 @@ class Guard(Closing):
     def close(self) -> None:
         self._wait.close()
 
+    def __enter__(self) -> Self:
+        return self
 
-class AsyncGuard(AsyncClosing):
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncGuard:
     """:class:`Guard` for asynchronous code. Cancelling a call ends its work on the server."""
 
     def __init__(self, url: str | Sequence[str], timeout: float = 60.0) -> None:
@@ -179,11 +180,9 @@ class AsyncGuard(AsyncClosing):
             raise ConfigError(f"a guard's URL is {str(strange[0])[:80]}; give http://HOST:PORT, a text for each guard")
         if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
             raise ConfigError(f"timeout is {str(timeout)[:80]!r}; give seconds, a number above 0")
-        self._servers = Servers([*map(root, urls)], "/v1/guard/health")
+        self._servers = Failover([*map(root, urls)])
         # One that hangs holds its own connections alone.
         self._timeout, self._http = timeout, {root(server): Http(_CONNECTIONS) for server in urls}
-        self._served: dict[str, dict[str, object]] = {}  # by each: a policy's adapter and threshold
-        self._told: set[tuple[str, ...]] = set()
 
     async def check(self, messages: Sequence[Mapping[str, Any]], **fields: Any) -> GuardAnswer:
         if not isinstance(messages, list | tuple) or not all(isinstance(message, Mapping) for message in messages):
@@ -199,29 +198,9 @@ class AsyncGuard(AsyncClosing):
         async def ask(url: str) -> GuardAnswer:
             http = self._http[url]
             sent = await http.exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session} | request_id())
-            answer = _read(url, http, *sent, lambda said: typed(GuardAnswer, said).require(fields))
-            if len(self._http) > 1 and answer.complete and not fields.get("policies"):
-                self._compare(url, {one.policy: (one.adapter, one.threshold) for one in answer.verdicts})
-            return answer
+            return _read(url, http, *sent, lambda said: typed(GuardAnswer, said).require(fields))
 
-        def of_engine(answer: GuardAnswer) -> bool:
-            return {verdict.status for verdict in answer.verdicts} != {"missed"}
-
-        return await self._servers.first(session, ask, of_engine)
-
-    def _compare(self, url: str, served: dict[str, object]) -> None:
-        """Warn where what a server serves is not what others do: then its conversations' verdicts are other ones."""
-        if self._served.get(url) == served:
-            return
-        self._served[url] = served
-        for other, theirs in self._served.items():
-            differ = sorted(id for id in served.keys() | theirs.keys() if served.get(id) != theirs.get(id))
-            if not differ or (pair := (*sorted((url, other)), *differ)) in self._told:
-                continue
-            self._told.add(pair)
-            shown = self._http[url].hidden(", ".join(map(repr, differ[:_SHOWN])))
-            text = "%s and %s do not serve the same version of %s, or one does not serve it: give both the same"
-            _logger.warning(text, named(url), named(other), printable(shown[:300]))
+        return await self._servers.first(session, ask)
 
     async def policies(self) -> list[GuardPolicy]:
         async def ask(url: str) -> list[GuardPolicy]:
@@ -229,12 +208,17 @@ class AsyncGuard(AsyncClosing):
             sent = await http.exchange(f"{url}/v1/guard/policies", None, min(self._timeout, _LISTING_S))
             return _read(url, http, *sent, _policies)
 
-        return await self._servers.first("", ask, None)
+        return await self._servers.first("", ask)
 
     async def close(self) -> None:
-        self._servers.close()
         for http in self._http.values():
             await http.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 def _policies(said: Any) -> list[GuardPolicy]:

@@ -2,18 +2,15 @@
 
 import asyncio
 import socket
-from contextlib import ExitStack
-from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
+from alora.client.failover import session_id
+from alora.client.guard import AsyncGuard, Guard, GuardAnswer, GuardVerdict
 from alora.config.secrets import KEY
-from alora.errors import ConfigError, PromptRefused
-from alora.serving.guard import AsyncGuard, Guard, GuardAnswer, GuardVerdict
-from alora.serving.servers import session_id
-from tests.unit.serving.test_client import server
-from tests.unit.test_http import raw
+from alora.errors import AloraError, ConfigError, PromptRefused
+from tests.unit.test_transport import LONG, raw, server, with_causes
 
 URL = "http://127.0.0.1:1"
 
@@ -91,7 +88,7 @@ def test_who_is_skipped_behind_a_flagged_policy_need_not_be_flagged():
 
 
 def test_a_guard_that_hangs_holds_no_connection_of_another(monkeypatch):
-    monkeypatch.setattr("alora.serving.guard._CONNECTIONS", 1)
+    monkeypatch.setattr("alora.client.guard._CONNECTIONS", 1)
     refused = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
 
     async def checked(well, hung):
@@ -112,41 +109,28 @@ def test_a_guard_that_hangs_holds_no_connection_of_another(monkeypatch):
         asyncio.run(checked(well, f"http://127.0.0.1:{listening.getsockname()[1]}"))
 
 
-def asked_in_turn(*answers, **fields):
-    """Ask several guards, each of which gives its answer, until each was asked."""
-    with ExitStack() as stack:
-        urls = [stack.enter_context(server(content=asdict(one)))[0] for one in answers]
-        guard = stack.enter_context(Guard(urls, 5))
-        for number in range(40):
-            guard.check([{"role": "user", "content": str(number)}], **fields)
+VERDICT = {
+    "policy": "toy", "status": "ok", "flagged": False, "adapter": "toy@012345678901", "label": "ok",
+    "probability": 0.25, "threshold": 0.5, "probabilities": {"ok": 0.75, "bad": 0.25}, "reason": None,
+}  # fmt: skip
+WHOLE = {"id": "x", "action": "allow", "complete": True, "verdicts": [VERDICT], "usage": {}, "timing_ms": {}}
 
 
-def test_of_guards_that_differ_a_warning_comes_once_a_difference_in_one_line_without_the_key(caplog, monkeypatch):
-    monkeypatch.setenv(KEY, "short-key-1")
-    one = {"advice": ("advice@0123", 0.5)}
-    forged = {"p short-key-1\nLOG": ("a", 0.5)}
-    guard = AsyncGuard([URL, "http://127.0.0.1:2"])
-    for served in (one, forged) * 3:
-        guard._compare(URL, served)
-        guard._compare("http://127.0.0.1:2", one)
-    (record,) = caplog.records
-    assert "\n" not in record.getMessage()
-    assert "short-key-1" not in record.getMessage()
+@pytest.mark.parametrize("key", ["toy", "ok", "x", "none", "verdicts"])
+def test_an_answer_that_is_used_is_as_it_came(key, monkeypatch):
+    monkeypatch.setenv(KEY, key)
+    with server(content=WHOLE) as (url, _), Guard(url, timeout=5) as guard:
+        (verdict,) = guard.check([{"role": "user", "content": "Hello"}]).verdicts
+    assert (verdict.policy, verdict.label, verdict.probabilities) == ("toy", "ok", {"ok": 0.75, "bad": 0.25})
 
 
-def test_guards_that_do_not_serve_the_same_are_told_once(caplog):
-    one, other = verdict(0.1, False), verdict(0.1, False, threshold=0.6)
-    tone = replace(one, policy="tone", adapter="tone@0123")
-    for answers, fields, differ in (
-        ((answer(one), answer(one)), {}, None),
-        ((answer(one), answer(one, tone)), {}, "tone"),
-        ((answer(one), answer(one, tone)), {"policies": ["advice"]}, None),
-        ((answer(one), answer(replace(one, adapter="advice@4567"))), {}, "advice"),
-        ((answer(one), answer(other)), {}, "advice"),
-        ((answer(one), answer(one, unanswered("failed", flagged=True))), {}, None),
-    ):
-        caplog.clear()
-        asked_in_turn(*answers, **fields)
-        told = [record.getMessage() for record in caplog.records if "the same version" in record.getMessage()]
-        assert len(told) == (differ is not None)
-        assert all(f"do not serve the same version of '{differ}', or one does not serve it" in text for text in told)
+@pytest.mark.parametrize(
+    "said",
+    [{LONG: 1}, WHOLE | {"verdicts": [VERDICT | {"adapter": "a" * 190 + LONG}]}],
+    ids=["no guard", "another verdict"],
+)
+def test_what_does_not_fit_is_shown_without_the_key(said, monkeypatch):
+    monkeypatch.setenv(KEY, LONG)
+    with server(content=said) as (url, _), Guard(url, timeout=5) as guard, pytest.raises(AloraError) as caught:
+        guard.check([{"role": "user", "content": "Hello"}])
+    assert not [error for error in with_causes(caught.value) if LONG[:6] in str(error)]

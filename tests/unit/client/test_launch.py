@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from alora.client import plugin
+from alora.client.engine import ServedAdapter, served_rank
+from alora.client.launch import server_command, server_environment
 from alora.config.schema import ServingSettings
 from alora.errors import AdapterError, CheckFailed
-from alora.serving import plugin
-from alora.serving.engine import ServedAdapter, served_rank
-from alora.serving.launch import server_command, server_environment
 
 ADAPTERS = [
     ServedAdapter("a@1", Path("/a"), 8),

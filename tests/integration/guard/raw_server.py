@@ -1,0 +1,51 @@
+"""A server that gives whatever bytes a test has it give."""
+
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import chain, repeat
+
+Answer = bytes | Iterator[bytes]  # of pieces: one each tenth of a second, until the other side gives up
+
+
+def http(status: int, body: bytes, length: int | None = None) -> bytes:
+    return f"HTTP/1.0 {status} X\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body
+
+
+def drops(start: bytes, then: bytes = b"x") -> Iterator[bytes]:
+    return chain([start], repeat(then))
+
+
+@contextmanager
+def server(answer_to: Callable[[str], Answer]) -> Iterator[str]:
+    """The URL of a server that gives the bytes that ``answer_to`` has for a path, and hangs up."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            path = self.rfile.readline().split()[1].decode()
+            length = 0
+            while header := self.rfile.readline().strip():
+                if header.lower().startswith(b"content-length:"):
+                    length = int(header.split(b":")[1])
+            self.rfile.read(length)
+            answer = answer_to(path)
+            if isinstance(answer, bytes):
+                self.wfile.write(answer)
+            else:
+                with suppress(OSError):
+                    for piece in answer:
+                        self.wfile.write(piece)
+                        time.sleep(0.1)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listening:
+        listening.daemon_threads = True
+        thread = threading.Thread(target=partial(listening.serve_forever, 0.02))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_address[1]}"
+        finally:
+            listening.shutdown()
+            thread.join()
