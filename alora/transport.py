@@ -57,13 +57,6 @@ class Http:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def send(
-        self, url: str, body: Mapping[str, Any] | None, silence: float, headers: Mapping[str, str] | None = None
-    ) -> tuple[int, str]:
-        """Status and text of :meth:`exchange`."""
-        answer, text = await self.exchange(url, body, silence, headers)
-        return answer.status_code, text
-
     async def exchange(
         self, url: str, body: Mapping[str, Any] | None, silence: float, headers: Mapping[str, str] | None = None
     ) -> tuple[httpx2.Response, str]:

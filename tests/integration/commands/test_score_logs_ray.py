@@ -18,7 +18,9 @@ from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
 from tests.integration.client.conftest import base, bundles, renderer
 from tests.integration.commands.test_score_logs import ROWS, arguments, log, rejected, score
+from tests.integration.guard.raw_server import http, server
 from tests.integration.guard.test_client import url
+from tests.integration.guard.test_hostile import POLICY
 
 __all__ = ["base", "bundles", "log", "renderer", "url"]
 
@@ -124,9 +126,12 @@ def test_actors_that_ask_a_guard(url, log, tmp_path):
 
 
 def test_what_an_actor_finds_wrong_is_said_as_it_is(log, tmp_path, capsys):
-    assert score(log, tmp_path / "v", "cluster=ray", "logs.actors=1", "scorer=http://127.0.0.1:1") == 2
+    listed = iter([http(200, json.dumps({"policies": [POLICY]}).encode())])
+    with server(lambda path: next(listed, http(500, b"no more"))) as url:  # listed to the command, not to the actor
+        asked = ["score", f"scorer={url}", f"data={log}", f"output={tmp_path / 'v'}", "cluster=ray", "logs.actors=1"]
+        assert main(asked) == 2
     said = capsys.readouterr().err
-    assert "\nalora: http://127.0.0.1:1/v1/models does not answer" in said
+    assert f"\nalora: {url} answered 500: no more" in said
     assert "Dataset" not in said  # Ray Data has nothing to say
     assert "Traceback" not in said
 

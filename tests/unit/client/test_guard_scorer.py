@@ -126,7 +126,7 @@ def test_a_guard_that_is_starting_again_is_waited_for(guard):
         free.bind(("127.0.0.1", 0))  # nothing listens there
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(Unreachable) as caught:
-            Waiting(Http)(lambda http: http.send(url, None, 5))
+            Waiting(Http)(lambda http: http.exchange(url, None, 5))
     answers[:] = [caught.value]
     assert client.score(talk("one")).verdicts[0].probability == 0.25
     assert waits == [1]
@@ -135,7 +135,7 @@ def test_a_guard_that_is_starting_again_is_waited_for(guard):
 def test_a_guard_that_goes_down_in_the_middle_of_a_request_is_waited_for(guard):
     client, answers, waits = guard
     with raw(b"") as url, pytest.raises(Unreachable) as caught:
-        Waiting(Http)(lambda http: http.send(url, {}, 5))
+        Waiting(Http)(lambda http: http.exchange(url, {}, 5))
     answers[:] = [caught.value]
     assert client.score(talk("one")).verdicts[0].probability == 0.25
     assert waits == [1]
