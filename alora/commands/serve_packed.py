@@ -22,7 +22,7 @@ def serve(recipe: Recipe) -> int:
     base = load_base(settings)
     check_bases(bundles, base)
     reader = PackedReader(base, bundles)
-    made = make_guard(bundles, base, base.dtype, reader, longest_input(base.model), load_bundle)
+    made = make_guard(bundles, base, base.dtype, reader, longest_input(base.model))
     return serve_guard(recipe.serving, *made)
 
 

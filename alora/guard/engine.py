@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from vllm.lora.request import LoRARequest
 
-from alora.bundle.light import LightBundle
+from alora.bundle.read import Bundle
 from alora.client.engine import label_logprobs, label_params
 from alora.errors import BundleError, one_line
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
@@ -26,7 +26,7 @@ class EngineReader:
     can give any name and id other weights, so each request says what weights may answer it, and the engine core checks.
     """
 
-    def __init__(self, client: Any, loras: dict[str, Any], bundles: Sequence[LightBundle] = ()) -> None:
+    def __init__(self, client: Any, loras: dict[str, Any], bundles: Sequence[Bundle] = ()) -> None:
         self._client, self._loras = client, loras
         self._own = {item.served_name: (loras[item.served_name], item.served_weights) for item in bundles}
 
@@ -78,7 +78,7 @@ class EngineReader:
             return Reading(index, error=f"the engine refused it: {one_line(error)}")
         return Reading(index, error="the engine ended it without an answer; the server's log says why")
 
-    async def load(self, served: Served, bundle: LightBundle) -> None:
+    async def load(self, served: Served, bundle: Bundle) -> None:
         """See :class:`~alora.guard.reader.Reader`. The id comes from the name, so that all processes agree on it.
 
         What is still loaded, for requests that run with it, stays: a name holds the digest of its weights.

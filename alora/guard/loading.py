@@ -1,7 +1,5 @@
 """Policies come and go while the guard serves: certified first, then switched in one step, then the old one drains."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math
@@ -10,21 +8,18 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from alora.base.describe import DescribedBase
+from alora.base.load import LoadedBase
 from alora.bundle.battery import require_one_prefix
 from alora.bundle.golden import disagreement, tolerance
-from alora.bundle.light import LightBundle
+from alora.bundle.read import Bundle, load_bundle
 from alora.errors import BundleError, CheckFailed
 from alora.guard.core import GuardCore
 from alora.guard.reader import Overloaded, Reader, Reading, Served
 from alora.guard.serving_set import FILE, Entry, ServingSet, Stamp, serving_set_of
 from alora.guard.wire import GuardRequest
 from alora.prompt.parts import Prefix
-
-if TYPE_CHECKING:
-    from alora.base.describe import DescribedBase
-    from alora.base.load import LoadedBase
 
 _logger = logging.getLogger("alora.guard")
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # before the next try to follow the file
@@ -38,7 +33,6 @@ class Loader:
         base: what the engine computes with; every bundle is checked against it.
         dtype: what the engine computes in.
         bundles: served from the start; all in folders below the serving set's root.
-        read: opens a bundle, with as much of it as the reader needs.
     """
 
     def __init__(
@@ -47,12 +41,11 @@ class Loader:
         reader: Reader,
         base: LoadedBase | DescribedBase,
         dtype: str,
-        bundles: Sequence[LightBundle],
+        bundles: Sequence[Bundle],
         serving_set: ServingSet,
-        read: Callable[[Path], LightBundle],
     ) -> None:
         self._guard, self._reader, self._base, self._dtype, self._set = guard, reader, base, dtype, serving_set
-        self._bundles, self._read = bundles, read
+        self._bundles = bundles
         self._ready, self._pause, self._again = False, 0.0, math.inf
         self.trouble: str | None = "the policies are not certified yet"
         self._entries = tuple(map(self._given, bundles))
@@ -125,7 +118,7 @@ class Loader:
             CheckFailed: its golden rows come out otherwise.
         """
         async with self._changing:
-            found = await asyncio.to_thread(self._read, self._set.folder(bundle))
+            found = await asyncio.to_thread(load_bundle, self._set.folder(bundle))
             entry = replace(_entry(found, bundle, stage), policy=policy)
             served: Served | None = None
             with self._guard.holding(entry.name):
@@ -202,13 +195,13 @@ class Loader:
 
     async def _by_folder(self, entry: Entry, known: Served | None) -> Served:
         """What ``entry`` serves, by its folder, which is all that a restart has; ``known`` is served already."""
-        bundle = await asyncio.to_thread(self._read, self._set.folder(entry.bundle))
+        bundle = await asyncio.to_thread(load_bundle, self._set.folder(entry.bundle))
         if known is None:
             return await self._certified(entry, bundle)
         _require_bundle_of(entry, bundle)
         return known.at(entry.stage, entry.tags)
 
-    async def _certified(self, entry: Entry, bundle: LightBundle) -> Served:
+    async def _certified(self, entry: Entry, bundle: Bundle) -> Served:
         """Load ``bundle``, which must be that of ``entry``, and compare its golden rows; also where its weights are
         loaded already, for they are not all of it."""
         _require_bundle_of(entry, bundle)
@@ -220,7 +213,7 @@ class Loader:
         await self._certify([(served, bundle)])
         return served
 
-    async def _certify(self, asked: Sequence[tuple[Served, LightBundle]], rows: int | None = None) -> None:
+    async def _certify(self, asked: Sequence[tuple[Served, Bundle]], rows: int | None = None) -> None:
         """Ask the engine for the golden rows, ``rows`` of each at most, as it serves them: one reading a conversation.
         CheckFailed names every policy that answers otherwise."""
         answers: list[dict[int, Reading]] = [{} for _ in asked]
@@ -233,7 +226,7 @@ class Loader:
         if any(wrong):
             raise CheckFailed("; ".join(filter(None, wrong)))
 
-    def _together(self, bundles: Sequence[LightBundle], rows: int | None) -> dict[Prefix, list[tuple[int, int]]]:
+    def _together(self, bundles: Sequence[Bundle], rows: int | None) -> dict[Prefix, list[tuple[int, int]]]:
         """Golden rows as (bundle, row), by the prefix that they share."""
         together = defaultdict[Prefix, list[tuple[int, int]]](list)
         for policy, bundle in enumerate(bundles):
@@ -242,7 +235,7 @@ class Loader:
                 together[renderer.prefix(row.conversation)].append((policy, number))
         return together
 
-    def _fault(self, served: Served, bundle: LightBundle, rows: int | None, given: dict[int, Reading]) -> str | None:
+    def _fault(self, served: Served, bundle: Bundle, rows: int | None, given: dict[int, Reading]) -> str | None:
         """What is wrong with a policy's answers to its golden rows."""
         golden = bundle.golden[:rows]
         if not golden:
@@ -255,7 +248,7 @@ class Loader:
         far = disagreement(golden, [given[number].logits for number in range(len(golden))])
         return None if far <= bound else f"{served.name}: golden rows differ by {far:.2g}, above {bound}"
 
-    def _given(self, bundle: LightBundle) -> Entry:
+    def _given(self, bundle: Bundle) -> Entry:
         return _entry(bundle, str(Path(bundle.folder).absolute().relative_to(self._set.root.absolute())))
 
 
@@ -267,7 +260,7 @@ def _require_live(entries: Sequence[Entry]) -> None:
         )
 
 
-def _require_bundle_of(entry: Entry, bundle: LightBundle) -> None:
+def _require_bundle_of(entry: Entry, bundle: Bundle) -> None:
     if bundle.policy.id != entry.policy:
         raise BundleError(f"{entry.bundle} answers policy {bundle.policy.id!r}, not {entry.policy[:80]!r}")
     if (bundle.manifest.adapter_digest, bundle.manifest.sha256) != (entry.digest, entry.manifest):
@@ -277,27 +270,25 @@ def _require_bundle_of(entry: Entry, bundle: LightBundle) -> None:
         )
 
 
-def _entry(bundle: LightBundle, folder: str, stage: str = "live") -> Entry:
+def _entry(bundle: Bundle, folder: str, stage: str = "live") -> Entry:
     manifest = bundle.manifest
     return Entry(manifest.policy.id, folder, manifest.adapter_digest, manifest.sha256, stage)
 
 
 def make_guard(
-    bundles: Sequence[LightBundle],
+    bundles: Sequence[Bundle],
     base: LoadedBase | DescribedBase,
     dtype: str,
     reader: Reader,
     longest: int | None,
-    read: Callable[[Path], LightBundle],
     root: str | None = None,
 ) -> tuple[GuardCore, Loader]:
     """A guard of bundles that were checked on ``base``, and what changes it.
 
     Args:
         longest: tokens of a prompt that the engine takes, or None.
-        read: opens a bundle, with as much of it as the reader needs.
         root: the folder below which bundles are loaded while it serves; None: the one that holds ``bundles``.
     """
     guard = GuardCore([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader, longest)
     serving_set = serving_set_of([bundle.folder for bundle in bundles], root)
-    return guard, Loader(guard, reader, base, dtype, bundles, serving_set, read)
+    return guard, Loader(guard, reader, base, dtype, bundles, serving_set)

@@ -46,4 +46,4 @@ def guard_of(engine_client: Any, state: Any, args: Namespace) -> tuple[GuardCore
     longest = engine_client.model_config.max_model_len - 1  # and the answer's own token
     dtype = str(engine_client.model_config.dtype).removeprefix("torch.")
     reader, root = EngineReader(engine_client, loras, bundles), os.environ.get(SERVING_ROOT)
-    return make_guard(bundles, base, dtype, reader, longest, load_bundle, root)
+    return make_guard(bundles, base, dtype, reader, longest, root)

@@ -8,7 +8,6 @@ import torch
 
 from alora.adapter.folder import AdapterWeights
 from alora.base.load import LoadedBase
-from alora.bundle.light import LightBundle
 from alora.bundle.read import Bundle
 from alora.errors import BundleError, first_line
 from alora.guard.reader import Reading, Served
@@ -44,8 +43,7 @@ class PackedReader:
     def trouble(self) -> str | None:
         """See :class:`~alora.guard.reader.Reader`."""
 
-    async def load(self, served: Served, bundle: LightBundle) -> None:
-        assert isinstance(bundle, Bundle)
+    async def load(self, served: Served, bundle: Bundle) -> None:
         try:
             await self._change(lambda weights: {**weights, served.name: bundle.weights})
         except (RuntimeError, MemoryError) as error:  # torch's own, where memory is out

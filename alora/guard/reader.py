@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
-from alora.bundle.light import LightBundle
+from alora.bundle.read import Bundle
 from alora.errors import AloraError
 from alora.guard.wire import GuardRequest
 from alora.policy import Policy
@@ -47,7 +47,7 @@ class Served:
     histogram: tuple[int, ...] | None = None  # of the probabilities of its validation rows, in tenths
 
     @classmethod
-    def of(cls, bundle: LightBundle, stage: str = "live", tags: tuple[str, ...] = ()) -> Self:
+    def of(cls, bundle: Bundle, stage: str = "live", tags: tuple[str, ...] = ()) -> Self:
         """A bundle that was read and checked."""
         return cls(
             name=bundle.served_name,
@@ -116,7 +116,7 @@ class Reader(Protocol):
         """What whoever runs it should look at, although it reads; for the health of the guard."""
         ...
 
-    async def load(self, served: Served, bundle: LightBundle) -> None:
+    async def load(self, served: Served, bundle: Bundle) -> None:
         """Make ``served`` readable, or raise an AloraError."""
         ...
 

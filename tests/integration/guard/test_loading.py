@@ -62,7 +62,7 @@ def app_of(base, root):
     bundles = [load_bundle(root / name) for name in ("advice", "refunds")]
     reader = PackedReader(base, bundles)
     guard = GuardCore([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader)
-    return make_app(guard, Loader(guard, reader, base, "float32", bundles, ServingSet(root), load_bundle))
+    return make_app(guard, Loader(guard, reader, base, "float32", bundles, ServingSet(root)))
 
 
 @contextmanager
@@ -359,7 +359,7 @@ def test_at_the_start_all_policies_are_asked_together_and_each_that_differs_is_n
     for served in (bundles, [bundles[0], *wrong]):
         reader = Counting(base, served)
         guard = GuardCore([Served.of(one) for one in served], served[0].renderer(base), reader)
-        loader = Loader(guard, reader, base, "float32", served, ServingSet(root), load_bundle)
+        loader = Loader(guard, reader, base, "float32", served, ServingSet(root))
         asyncio.run(loader.follow())
         assert asked.pop() == [Served.of(one).name for one in served]
         assert asked == []
@@ -539,7 +539,7 @@ def test_after_a_restart_nothing_is_served_in_place_of_a_set_that_cannot_be_foll
 
 def test_a_start_says_that_the_file_names_others(base, root, monkeypatch, capsys):
     bundles = [load_bundle(root / name) for name in ("advice", "refunds")]
-    guard, loader = loading.make_guard(bundles, base, "float32", PackedReader(base, bundles), None, load_bundle)
+    guard, loader = loading.make_guard(bundles, base, "float32", PackedReader(base, bundles), None)
     monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
 
     def said():
