@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -30,7 +29,6 @@ from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.verdict import make_verdict
 from tests import clients
-from tests.forked import run_forked
 from tests.peft_reference import random_adapter
 from tests.vllm import bundles as store
 from tests.vllm.http_server import free_port, serving
@@ -330,17 +328,6 @@ def test_weights_that_are_loaded_stay_where_they_came_from(bundles):
     reader, served = EngineReader(Engine(), {}), Served.of(bundles[0])
     asyncio.run(reader.load(served, bundles[0]))
     asyncio.run(reader.load(served, replace(bundles[0], folder=bundles[1].folder)))
-
-
-def test_score_and_guard_agree(served, tmp_path):
-    talk = tmp_path / "talk.json"
-    talk.write_text(json.dumps({"messages": TALK}))
-    place = (f"battery={store.battery()}", f"base.source={store.base_folder()}", f"conversation={talk}", "json=true")
-    code, out, _ = run_forked("score", *place, f"scorer={served.url}", cache=tmp_path)
-    assert code == 0
-    scored = {verdict["policy"]: verdict["probability"] for verdict in json.loads(out)["verdicts"]}
-    guarded = {verdict["policy"]: verdict["probability"] for verdict in ask(served).json()["verdicts"]}
-    assert guarded == pytest.approx(scored, abs=1e-6)
 
 
 def test_a_policy_is_replaced_on_the_running_engine(tmp_path):
