@@ -93,7 +93,7 @@ SERVERS = {
         "another protocol": ("ftp://127.0.0.1", ["scorer is 'ftp://127.0.0.1'"]),
         "nobody listening": (
             "http://127.0.0.1:9",
-            ["http://127.0.0.1:9/v1/models does not answer", "alora serve starts one"],
+            ["http://127.0.0.1:9/v1/guard/policies does not answer", "alora serve starts one"],
         ),
     }.items()
 }
