@@ -9,11 +9,8 @@
     report.html    of several policies: a table, and a link to each one's page
     bundle         in a run of one policy, a link to battery/ID; adapter and report.html are links into policies/ID
 
-The records are a chain, each with the digests of what it was made from: training.json and evaluation.json name
-the claim, the policy and the adapter, identity.json the base and the adapter, a bundle the base, the adapter and
-its own files. A stage is used only where the chain holds.
-
-A run of version 0.1 has no ``policies`` when it has one policy: all of the above lies in the run folder itself.
+training.json and evaluation.json name the adapter that they are of, identity.json the base and the adapter, a bundle
+the base, the adapter and its own files.
 """
 
 import contextlib
@@ -30,7 +27,8 @@ INPUTS_FILE = "inputs.json"
 BATTERY, POLICIES, BUNDLE, ADAPTER = "battery", "policies", "bundle", "adapter"
 TRAINING, EVALUATION, IDENTITY = "training.json", "evaluation.json", "identity.json"
 PREDICTIONS, REPORT = "predictions.parquet", "report.html"
-OUTPUTS = ("checkpoints", POLICIES, BATTERY, BUNDLE, ADAPTER, REPORT, TRAINING, EVALUATION, IDENTITY)
+CHECKPOINTS = "checkpoints"
+OUTPUTS = (CHECKPOINTS, POLICIES, BATTERY, BUNDLE, ADAPTER, REPORT)
 # By which a page and a Parquet file are known as alora's own.
 PAGE_MARK, MARK = "<!-- alora report -->", "alora"
 PREDICTED = "predictions"  # what the mark says of the table of an evaluation

@@ -104,7 +104,7 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
         )
     claim = open_claim(artifact.run, run)
     home = home_of(folder)
-    require_trained(home / TRAINING, home.name if policy is None else policy.id, claim.digest, weights.digest)
+    require_trained(home / TRAINING, home.name if policy is None else policy.id, weights.digest)
     if policy is not None:
         _require_trained_policy(policy, claim, artifact.run)
     base = recipe.base if recipe.base.source is not None else run.base

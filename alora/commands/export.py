@@ -132,12 +132,12 @@ def _evaluations(home: Path, subject: Subject) -> list[Evaluation]:
     """What ``evaluation.json`` says of this adapter, its own figures first; nothing when there is none.
 
     Raises:
-        RunError: it is another adapter's, or of another run's rows and settings.
+        RunError: it is another adapter's.
     """
     file, digest = home / EVALUATION, subject.weights.digest
     if not file.is_file():
         return []
-    evaluations = read_evaluations(file, None if subject.claim is None else subject.claim.digest)
+    evaluations = read_evaluations(file)
     own = [evaluation for evaluation in evaluations if evaluation.adapter_digest == digest]
     if not own:
         raise RunError(f"{file} is of another adapter than {digest[:12]}; remove it and train again")

@@ -33,7 +33,7 @@ from alora.evaluation.predict import Predictions, held_out_predictions, predict
 from alora.evaluation.tables import describe_operating_point
 from alora.layout import POLICIES, TRAINING
 from alora.prefix.scorer import Scorer
-from alora.training.claim import open_claim, require_trained
+from alora.training.claim import require_trained
 from alora.training.track import read_out_of_fold
 from alora.verdict import OperatingPoint
 
@@ -161,7 +161,7 @@ def _out_of_fold(
             f"{bundle.manifest.base.dtype}, scorer packed; give other labelled rows as data.validation=FILE.jsonl"
         )
     record = artifact.run / POLICIES / bundle.policy.id / TRAINING
-    require_trained(record, bundle.policy.id, open_claim(artifact.run, run).digest, bundle.weights.digest)
+    require_trained(record, bundle.policy.id, bundle.weights.digest)
     return held_out_predictions(bundle.policy, rows, read_out_of_fold(record))
 
 

@@ -67,7 +67,7 @@ def write_judgement(this: TrainingRun, policy: Policy, methods: Sequence[Scored]
     write_predictions(paths.predictions, [judged])
     settings = {name: value for name, value in asdict(this.recipe).items() if name in _SHOWN}
     write_page(paths.report, judged, this.recipe.evaluation, settings, paths.training)
-    write_evaluations(paths.evaluation, judged.evaluations, this.folder.claimed)
+    write_evaluations(paths.evaluation, judged.evaluations)
     if len(this.policies) == 1:
         link_only(this.folder.path, policy.id)
 

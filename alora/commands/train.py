@@ -182,7 +182,7 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
 
 def _figures(this: TrainingRun, policy: Policy) -> list[Evaluation]:
     paths = this.folder.paths(policy.id)
-    evaluations = read_back(paths.evaluation, lambda file: read_evaluations(file, this.folder.claimed))
+    evaluations = read_back(paths.evaluation, read_evaluations)
     digest = load_adapter(paths.adapter).digest
     if [found.adapter_digest for found in evaluations[:1]] != [digest]:
         raise RunError(

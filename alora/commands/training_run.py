@@ -114,8 +114,7 @@ def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) 
             fitted = train_together(this, policies, callbacks=watch)
             for index, policy in enumerate(policies):
                 _keep(this, policy, fitted, index)
-    # Whether trained now or before: a call that was killed while it removed them left some.
-    remove_checkpoints(this.folder.checkpoints, [policy.id for policy in policies])
+    remove_checkpoints(this.folder.checkpoints)  # also of an earlier call, killed while it removed them
     this.each(partial(_require_adapter, this))
 
 
@@ -123,7 +122,7 @@ def _require_adapter(this: TrainingRun, policy: Policy) -> None:
     paths = this.folder.paths(policy.id)
     if not paths.adapter.exists():
         raise TrainingError(read_back(paths.training, read_standing).dropped or "it has no adapter")
-    require_trained(paths.training, policy.id, this.folder.claimed, load_adapter(paths.adapter).digest)
+    require_trained(paths.training, policy.id, load_adapter(paths.adapter).digest)
 
 
 def out_of_fold(this: TrainingRun, policy: Policy) -> Predictions | None:
@@ -191,7 +190,7 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
     if text := unfinished(curves["validation"], settings):
         note(f"{policy.id} {text}")
     adapter = None if standing.dropped is not None else fitted.adapters[index].digest
-    record: dict[str, Any] = {"policy": policy.id, "inputs": this.folder.claimed, "adapter_digest": adapter}
+    record: dict[str, Any] = {"policy": policy.id, "adapter_digest": adapter}
     record |= {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
     record |= {"losses": curves, "peak_bytes": _peak_memory(), "out_of_fold": fitted.out_of_fold[index]}
     write_json(paths.training, record | {"history": list(fitted.history)})

@@ -9,7 +9,6 @@ compare.md          the tables
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -21,17 +20,12 @@ from alora.comparison.task import MethodRun, Task
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.errors import RunError
-from alora.training.claim import Claim
-from alora.training.run_folder import ADAPTER_FILES, CHECKPOINT, ClaimedFolder
+from alora.training.run_folder import ClaimedFolder
 from alora.typed import typed
 
 ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
 JUDGE = "judge_digest"  # a fact of a judge's scores: who was asked
 _LEFT_OUT, _OPEN = "left_out.json", "open"
-_OWN = re.compile(
-    rf"arms/[^/]+/(?:[^/]+\.json|open|answers/[^/]+\.jsonl|adapters/[^/]+/{ADAPTER_FILES}|checkpoints/{CHECKPOINT}"
-    r"|(?:[^/]+/)*\.[^/]+\.alora-part(?:/.+)?)"
-)
 _FIXED = ("base", "adapter", "policy", "prompt", "training")
 
 
@@ -46,9 +40,6 @@ class ComparisonFolder(ClaimedFolder):
 
     kind = "alora comparison"
     outputs = ("arms",)
-
-    def own(self, claim: Claim | None) -> re.Pattern[str]:
-        return _OWN
 
     def home(self, run: MethodRun) -> Path:
         return self.path / "arms" / run.name

@@ -445,6 +445,3 @@ class Recipe:
         of=("check", "generate", "train", "evaluate", "score"),
     )
     show: int = setting(0, "rows to print as tokens, with what the adapter reads", least=0, of=("check",))
-    force: bool = setting(
-        False, "start over where the run folder holds other settings", in_files=(False,), of=("train", "compare")
-    )

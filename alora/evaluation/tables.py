@@ -121,27 +121,27 @@ def describe_operating_point(point: OperatingPoint) -> str:
     return f"{text}, {fitted}: {goal} on {point.rows} held-out rows{where}"
 
 
-def write_evaluations(file: Path, evaluations: Sequence[Evaluation], inputs: str | None = None) -> None:
+def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
     """Write ``evaluation.json`` whole or not at all: the figures, the warnings that follow from them, and a digest of
-    all that. ``inputs`` is the digest of a run's claim.
+    all that.
 
     Raises:
         RunError: it cannot be written.
     """
     findings = [asdict(finding) for finding in doubts(evaluations)]
     figures = {"evaluations": [item.as_dict() for item in evaluations], "findings": findings}
-    content = {"schema_version": 1, **({} if inputs is None else {"inputs": inputs}), **figures}
+    content = {"schema_version": 1, **figures}
     try:
         write_json(file, content | {"sha256": content_digest(content)})
     except OSError as error:
         raise RunError(f"{file} cannot be written: {error.strerror or error}; give a writable output=") from error
 
 
-def read_evaluations(file: Path, inputs: str | None = None) -> list[Evaluation]:
-    """Read ``evaluation.json`` back; ``inputs`` is the digest of the claim that it must be of.
+def read_evaluations(file: Path) -> list[Evaluation]:
+    """Read ``evaluation.json`` back.
 
     Raises:
-        RunError: it is missing, damaged, changed since it was written, of another version of alora or of another run.
+        RunError: it is missing, damaged, changed since it was written, or of another version of alora.
     """
     try:
         content = json.loads(read_whole(file).decode("utf-8"))
@@ -149,18 +149,14 @@ def read_evaluations(file: Path, inputs: str | None = None) -> list[Evaluation]:
             raise ValueError(f"schema_version {content['schema_version']} is not 1")
         if content.get("sha256") != content_digest(content):
             raise ValueError("it was changed after it was written: its sha256 differs")
-        named = typed(str | None, content.get("inputs"), "inputs")
         typed(tuple[Finding, ...], content.get("findings", []), "findings")
-        evaluations = list(typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
+        return list(typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
     except FileNotFoundError as error:
         raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunError(
             f"{file} is not an evaluation of this version of alora ({type(error).__name__}: {error}); evaluate again"
         ) from error
-    if inputs is not None and named != inputs:
-        raise RunError(f"{file} is of a run with other settings or rows; remove it and train again")
-    return evaluations
 
 
 def require_labels(file: Path, evaluation: Evaluation, policy: Policy) -> None:

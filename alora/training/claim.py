@@ -1,15 +1,11 @@
-"""``inputs.json``: the claim of a run or a comparison, and what names it.
-
-It is the first of a run's records. A stage's record names the digests of what the stage was made from, so that a file
-of another run, or one from before a change, is never used as this run's own. None of it is a signature: whoever
-rewrites all records so that they agree is not found out.
-"""
+"""``inputs.json``: the claim of a run or a comparison, by which the same inputs resume and others are refused."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from alora import layout
@@ -26,8 +22,10 @@ RUN = "alora run"  # the kind of a training run's claim
 _SECTIONS = {"base": BaseSettings, "adapter": AdapterSettings, "prompt": PromptSettings, "data": DataSettings}
 _MAY_CHANGE = ("train", "validation", "test")  # of data
 # What `alora train` uses, and nothing that it makes depends on: its folder, and what a call prints, sends or scores.
-_FREE = {"run_dir", "conversation", "strict", "force", "tracking", "judge", "generate", "export.push_to",
+_FREE = {"run_dir", "conversation", "strict", "tracking", "judge", "generate", "export.push_to",
          "export.private"}  # fmt: skip
+
+_PUT_BACK = "put the run's own file back, name a bundle of the run alone, or remove the file and train again"
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Claim:
 
     @property
     def digest(self) -> str:
-        """What a stage's record names it by."""
+        """By which the folder of a run with these inputs is named."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def changed(self, now: "Claim") -> list[str]:
@@ -128,23 +126,17 @@ def _made_with(recipe: Recipe) -> dict[str, Any]:
     return settings_of_training(values)
 
 
-def require_trained(record: Path, policy: str, claimed: str, adapter: str) -> None:
-    """RunError unless ``record``, a ``training.json``, says that a run of these inputs trained this adapter for it.
+def require_trained(record: Path, policy: str, adapter: str) -> None:
+    """RunError unless ``record``, a ``training.json``, says that the adapter with this digest was trained for it.
 
     Args:
         policy: the id of the policy that it is to be of.
-        claimed: the digest of the run's claim.
         adapter: the adapter's digest.
     """
-    remedy = "put the run's own file back, name a bundle of the run alone, or remove the file and train again"
-    content = read_json(record, RunError, remedy)
-    if (named := content.get("policy")) != policy:
-        said = "names none" if named is None else f"is of {str(named)[:80]}"
-        raise RunError(f"{record} does not belong to the policy {policy}: it {said}; {remedy}")
-    for name, what, digest in (("inputs", "settings and rows", claimed), ("adapter_digest", "adapter", adapter)):
-        if (named := content.get(name)) != digest:
-            said = "names none" if named is None else f"is of others, {str(named)[:12]}"
-            raise RunError(f"{record} does not belong to the {what} of this run, {digest[:12]}: it {said}; {remedy}")
+    content = read_json(record, RunError, _PUT_BACK)
+    for name, wanted in (("policy", policy), ("adapter_digest", adapter)):
+        if (named := content.get(name)) != wanted:
+            raise RunError(f"{record} has {name} {str(named)[:80]}, not {wanted}, which lies next to it; {_PUT_BACK}")
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,14 +148,7 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     """``key: old -> new`` for every leaf that differs."""
     old, new = ({key: value for key, value in leaves(claim) if value != {}} for claim in (before, now))
     differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    return [f"{key.removeprefix('settings.')}: {_apart(str(old.get(key)), str(new.get(key)))}" for key in differing]
-
-
-def _apart(old: str, new: str) -> str:
-    """``old -> new``; of long texts the place where they part."""
-    same = next(
-        (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), min(len(old), len(new))
-    )
-    start = max(same - 10, 0) if max(len(old), len(new)) > 40 else 0
-    shown = [text[start:] if len(text) <= start + 40 else f"{text[start : start + 37]}..." for text in (old, new)]
-    return " -> ".join(f"...{text}" if start else text for text in shown)
+    return [
+        f"{key.removeprefix('settings.')}: {shorten(str(old.get(key)), 60)} -> {shorten(str(new.get(key)), 60)}"
+        for key in differing
+    ]

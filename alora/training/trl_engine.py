@@ -259,7 +259,7 @@ def _last_checkpoint(checkpoints: Path) -> Path | None:
     if best is None or best.is_dir():
         return last
     tqdm.write(f"{best}, the best so far, is not there any more; training starts over", file=sys.stderr)
-    remove_checkpoints(checkpoints, card=True)
+    remove_checkpoints(checkpoints)
     return None
 
 
@@ -273,5 +273,5 @@ def _is_finished(checkpoint: Path) -> bool:
 
 def _require_finite(state: TrainerState, checkpoints: Path) -> None:
     if state.best_metric is None or not math.isfinite(state.best_metric):
-        remove_checkpoints(checkpoints, card=True)  # it would fail again: nothing to go on from
+        remove_checkpoints(checkpoints)  # it would fail again: nothing to go on from
         raise TrainingError(f"validation loss is {state.best_metric}; lower training.learning_rate")

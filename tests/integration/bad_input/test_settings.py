@@ -88,7 +88,7 @@ SETTINGS = {
         "export artifact={place}/run output={here}/bundle", ["is not a bundle"], files={"bundle/alora.json": "{}"}
     ),
     "a user's folder for a run": Case(
-        "train force=true",
+        "train",
         ["inputs.json is not the record of an alora run", "another run_dir="],
         files={"run/inputs.json": '{"inputs": []}', "run/adapter/mine": "x", "run/policies/mine.yaml": "x"},
     ),

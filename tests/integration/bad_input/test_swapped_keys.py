@@ -39,7 +39,7 @@ SECTIONS = {  # where a file lies, the command that reads it, and the sections o
         "passed engine created base_source base adapter_digest invocation_ids adapted_modules environment lengths "
         "dtypes notes parity vllm format",
     ),
-    "policies/toy/evaluation.json": ("run", EXPORT, "schema_version inputs evaluations findings sha256"),
+    "policies/toy/evaluation.json": ("run", EXPORT, "schema_version evaluations findings sha256"),
 }
 
 

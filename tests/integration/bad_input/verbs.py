@@ -21,7 +21,7 @@ COMMAND_LINES = {
     "a value for a section": Case("train training=null", ["training=null"]),
     "a list for a number": Case("train training.seed=[1,2]", ["training.seed"]),
     "a text for a list": Case("train adapter.targets=3", ["adapter.targets"]),
-    "a word for a flag": Case("train force=maybe", ["force", "'maybe'"]),
+    "a word for a flag": Case("train strict=maybe", ["strict", "'maybe'"]),
     "a sweep without -m": Case("train training.seed=1,2", ["training.seed"]),
     "a removal of what is not there": Case("train ~nonsense", ["nonsense"]),
     "a config folder that is not there": Case("train --config-dir={here}/none", ["none"]),
@@ -146,9 +146,6 @@ OTHERS = {
     ),
     "a run in a user's folder": Case(
         "train run_dir={here}/mine", ["mine"], files={"mine/inputs.json": "{}", "mine/policies/thesis.txt": "years"}
-    ),
-    "a run in a user's folder, by force": Case(
-        "train run_dir={here}/mine force=true", ["mine"], files={"mine/inputs.json": "{}", "mine/policies/x.txt": "y"}
     ),
     "a bundle's card that leads out": Case(
         f"{SCORE.replace('{place}/run', '{here}/bundle')} base.source={{place}}/base",

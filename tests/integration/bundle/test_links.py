@@ -14,10 +14,8 @@ from alora.bundle.manifest import BUNDLE_FILES, file_record
 from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import copy_bundle
 from alora.cli import main
-from alora.config.schema import Recipe
 from alora.errors import AdapterError, BundleError
 from alora.layout import link_only
-from alora.training.run_folder import RunFolder
 from tests.integration.bad_input.conftest import tree
 from tests.integration.bundle.test_read import resign
 
@@ -170,14 +168,3 @@ def test_a_runs_own_links_lead_to_its_only_policy_and_nowhere_else(name, target,
     for artifact in (run / part for part in PARTS if part != name):
         with pytest.raises(BundleError, match=f"{name} is a link"):
             find_artifact(artifact)
-
-
-def test_a_run_that_starts_over_takes_its_own_links_away(run):
-    """And no other: what a foreign one leads to is nobody's to remove."""
-    (run / "inputs.json").unlink()
-    recipe = Recipe(run_dir=str(run), force=True)
-    (run / "inputs.json").write_text('{"kind": "alora run", "settings": {}, "inputs": {"policy advice": "its text"}}')
-    shutil.rmtree(run / "policies")
-    with RunFolder(recipe) as claimed:
-        assert claimed.claim({}) is False
-    assert {path.name for path in run.iterdir()} <= {"run.yaml", "inputs.json", ".lock"}

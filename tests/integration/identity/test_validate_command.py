@@ -127,7 +127,7 @@ def test_a_run_folder_brings_its_base_and_policy(folders, tmp_path: Path, capsys
     save_recipe(recipe, tmp_path / "run/run.yaml", {"alora": "0"})
     home = tmp_path / "run/policies" / POLICY.id
     shutil.copytree(folders["alora"], home / "adapter")
-    made_from = {"policy": POLICY.id, "inputs": run.claimed, "adapter_digest": load_adapter(home / "adapter").digest}
+    made_from = {"policy": POLICY.id, "adapter_digest": load_adapter(home / "adapter").digest}
     (home / "training.json").write_text(json.dumps(made_from))
     assert validate(f"artifact={tmp_path / 'run'}", "identity.dtypes=[float32]") == 0
     assert f"on base {folders['base']}" in capsys.readouterr().out

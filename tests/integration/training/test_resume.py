@@ -11,7 +11,6 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from alora.adapter.folder import WEIGHTS_FILE
-from alora.errors import RunError
 from alora.identity.certificate import read_certificate, write_certificate
 from alora.identity.certify import EXPERTS_NOTE
 from alora.reading import content_digest
@@ -82,7 +81,7 @@ def test_another_adapter_in_its_place_is_not_this_runs(finished, tmp_path):
     again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
     code, _, errors = run_forked("train", *again, cache=folder / "cache")
     assert code == 2
-    assert "training.json does not belong to the adapter of this run" in errors
+    assert "training.json has adapter_digest" in errors
     assert not (run / "battery").exists()
     (run / "policies/toy/training.json").unlink()
     code, _, errors = run_forked("train", *again, cache=folder / "cache")
@@ -153,11 +152,6 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:10])
 
 
-def relinked(file: Path) -> None:
-    file.rename(file.parents[1] / "elsewhere")
-    file.symlink_to(file.parents[1] / "elsewhere")
-
-
 def unread(file: Path) -> None:
     (file.parent / "complete.json").write_text("[" * 9999)
 
@@ -174,9 +168,6 @@ def test_a_checkpoint_that_was_changed_is_left_for_an_older_one(damage, tmp_path
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-3"
     assert "checkpoint-6 was changed since it was written" in capsys.readouterr().err
     assert not (tmp_path / "checkpoint-6").exists()
-    relinked(tmp_path / "checkpoint-3" / "scheduler.pt")
-    with pytest.raises(RunError, match="checkpoint-3 holds something that alora has not written, such as a link"):
-        last_whole_checkpoint(tmp_path)
 
 
 def test_another_seed_is_another_adapter(finished, tmp_path):
@@ -199,7 +190,7 @@ def test_other_settings_in_the_same_folder_are_refused(finished, tmp_path):
     code, _, errors = run_forked("train", *again, "adapter.rank=8", cache=folder / "cache")
     assert code == 2
     assert "adapter.rank: 16 -> 8" in errors
-    assert "force=true" in errors
+    assert f"run_dir={copied}-" in errors
 
 
 def test_a_finished_run_is_skipped_and_reloads_from_its_own_settings(finished):
@@ -221,10 +212,9 @@ def test_a_folder_with_other_files_is_refused_and_left_alone(finished, tmp_path)
         file.parent.mkdir(exist_ok=True)
         file.write_text("mine")
     again = [f"run_dir={tmp_path}" if item.startswith("run_dir=") else item for item in overrides]
-    for force in ("force=false", "force=true"):
-        code, _, errors = run_forked("train", *again, force, cache=folder / "cache")
-        assert code == 2
-        assert "belongs to no alora run" in errors
+    code, _, errors = run_forked("train", *again, cache=folder / "cache")
+    assert code == 2
+    assert "belongs to no alora run" in errors
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
 
 

@@ -181,7 +181,7 @@ def test_records_of_a_bundle_a_run_and_an_adapter_are_no_place_for_a_report(tmp_
 
 
 def test_what_a_run_and_a_bundle_make_again_is_no_place_for_a_report(tmp_path, monkeypatch):
-    """A stranger there would stop recalibrate, and train with force=true."""
+    """A stranger there would stop recalibrate."""
     run = tmp_path / "run"
     for folder in ("battery/red", "policies/red", "checkpoints"):
         (run / folder).mkdir(parents=True)

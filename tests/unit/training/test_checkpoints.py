@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from alora.errors import RunError
 from alora.training.checkpoints import last_whole_checkpoint, mark_complete
 
 
@@ -25,12 +22,3 @@ def test_a_copy_under_a_name_of_the_users_is_none(tmp_path):
     copy = whole(tmp_path / "checkpoint-6 copy", 6)
     assert last_whole_checkpoint(tmp_path) == kept
     assert copy.is_dir()
-
-
-def test_a_link_to_a_whole_one_is_refused(tmp_path):
-    elsewhere = whole(tmp_path / "elsewhere/checkpoint-6", 6)
-    whole(tmp_path / "run/checkpoint-3", 3)
-    (tmp_path / "run/checkpoint-6").symlink_to(elsewhere)
-    with pytest.raises(RunError, match="checkpoint-6 holds something that alora has not written, such as a link"):
-        last_whole_checkpoint(tmp_path / "run")
-    assert (elsewhere / "scheduler.pt").read_bytes() == bytes(6)

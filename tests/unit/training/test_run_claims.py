@@ -22,7 +22,7 @@ from alora.config.schema import (
     TrackingSettings,
 )
 from alora.errors import RunError
-from alora.training.claim import open_claim
+from alora.training.claim import open_claim, require_trained
 from alora.training.run_folder import RunFolder, holds_finished
 
 INPUTS = {"train": "a" * 64, "policy p": "b" * 64}
@@ -47,7 +47,7 @@ def claim(settings, inputs):
     ids=["inputs", "prompt", "evaluation"],
 )
 @pytest.mark.parametrize("output", ["battery/p/alora.json", "policies/p/training.json"])
-def test_outputs_of_other_settings_or_inputs_are_refused_until_forced(tmp_path, changed, inputs, complaint, output):
+def test_outputs_of_other_settings_or_inputs_are_refused(tmp_path, changed, inputs, complaint, output):
     first, other = recipe(tmp_path), recipe(tmp_path, **changed)
     assert claim(first, INPUTS) is False
     assert claim(other, inputs) is False  # nothing was made yet
@@ -59,8 +59,7 @@ def test_outputs_of_other_settings_or_inputs_are_refused_until_forced(tmp_path, 
     with pytest.raises(RunError, match=complaint):
         claim(other, inputs)
     assert made.exists()
-    assert claim(replace(other, force=True), inputs) is False
-    assert not made.exists()
+    assert claim(first, INPUTS) is True
 
 
 @pytest.mark.parametrize(
@@ -88,13 +87,10 @@ def test_settings_that_change_nothing_that_was_made_go_on_in_the_same_run(change
     made = tmp_path / "run/battery/p/alora.json"
     made.parent.mkdir(parents=True)
     made.write_text("{}")
-    with RunFolder(recipe(tmp_path)) as first:
-        first.claim(INPUTS)
     (tmp_path / "run/battery/battery.json").write_text("{}")
     assert holds_finished(recipe(tmp_path, **changed), INPUTS, ["p"])
     with RunFolder(recipe(tmp_path, **changed)) as folder:
         assert folder.claim(INPUTS) is True
-    assert folder.claimed == first.claimed  # which the records of the stages name
     assert made.exists()
 
 
@@ -107,8 +103,8 @@ def test_a_run_that_recorded_settings_which_training_does_not_use_goes_on(tmp_pa
     (tmp_path / "run/policies/p").mkdir(parents=True)
     (tmp_path / "run/policies/p/training.json").write_text("{}")
     assert claim(settings, INPUTS) is True
-    assert json.loads(record.read_text()) == old  # the stages' records name its digest
-    with pytest.raises(RunError, match=r"other settings: adapter\.rank: 16 -> 8\. Choose"):
+    assert json.loads(record.read_text()) == old
+    with pytest.raises(RunError, match=r"adapter\.rank: 16 -> 8"):
         claim(replace(settings, adapter=AdapterSettings(rank=8)), INPUTS)
 
 
@@ -143,15 +139,11 @@ def test_finished_is_a_bundle_of_every_policy_from_these_inputs(tmp_path):
     assert holds_finished(two, INPUTS, ["p", "q"])
 
 
-def test_a_run_of_0_1_is_not_trained_on(tmp_path):
-    """What it has made lies elsewhere, so that a resume would do it all again beside it."""
-    settings, old = recipe(tmp_path), tmp_path / "run/training.json"
-    claim(settings, INPUTS)
-    old.write_text("{}")
-    (tmp_path / "run/run.yaml").write_text("name: run")
-    with pytest.raises(RunError, match=r"is a run of alora 0.1.*choose another run_dir="):
-        claim(settings, INPUTS)
-    assert old.exists()
-    assert claim(replace(settings, force=True), INPUTS) is False
-    assert not old.exists()
-    assert claim(settings, INPUTS) is True
+@pytest.mark.parametrize("changed", [{"policy": "blue"}, {"policy": None}, {"adapter_digest": "c" * 64}])
+def test_a_record_is_of_the_policy_and_the_adapter(changed, tmp_path):
+    file, record = tmp_path / "training.json", {"policy": "red", "adapter_digest": "b" * 64}
+    file.write_text(json.dumps(record))
+    require_trained(file, "red", "b" * 64)
+    file.write_text(json.dumps(record | changed))
+    with pytest.raises(RunError, match=next(iter(changed))):
+        require_trained(file, "red", "b" * 64)
