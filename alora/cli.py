@@ -111,10 +111,10 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in ("-V", "--version"):
         sys.stdout.write(f"alora {__version__}\n")
         return 0
-    from alora.config import compose, sweep  # Hydra, which --help goes without
+    from alora.config import compose, hydra_main, sweep  # Hydra, which --help goes without
 
     if not {"-sc", "--shell-completion"}.isdisjoint(arguments):
-        compose.complete([item for item in arguments if item not in VERBS], list(VERBS))
+        hydra_main.complete([item for item in arguments if item not in VERBS], list(VERBS))
         return 0
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:

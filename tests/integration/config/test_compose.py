@@ -1,4 +1,4 @@
-"""From command lines to recipes, through Hydra itself."""
+"""From command lines to recipes."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from alora.config import compose
+from alora.config import compose, hydra_main
 from alora.config.paths import configs_folder, recipes_folder
 from alora.config.saved import read_saved_recipe, save_recipe
 from alora.config.schema import OF_ARTIFACT, Recipe
@@ -205,23 +205,34 @@ class TestLocalRecipe:
         assert recipe.policy.file == str(other / "policy.yaml")
         assert recipe.data.train == str(other / "rows.jsonl")
 
-    def test_a_choice_that_it_would_silence_is_refused(self, here):
-        (here / "recipe.yaml").write_text("base:\n  source: smollm2\n")
+    def test_a_choice_wins_over_its_own_values(self, here):
+        (here / "recipe.yaml").write_text("base:\n  source: mine\n  dtype: float64\n")
         named = "recipe=recipe.yaml"
-        assert recipe_of("score", named).base.source == "smollm2"
-        with pytest.raises(ConfigError, match="base=qwen3_4b would have no effect"):
-            recipe_of("score", named, "base=qwen3_4b")
-        recipe = recipe_of("score", named, "base=qwen3_4b", "base.source=other/model")
-        assert recipe.base.source == "other/model"
+        assert recipe_of("score", named).base.source == "mine"
+        base = recipe_of("score", named, "base=qwen3_4b").base
+        assert (base.source, base.dtype) == (HUB_IDS["qwen3_4b"], "float64")
+        assert recipe_of("score", named, "base=qwen3_4b", "base.source=other/model").base.source == "other/model"
+
+    def test_an_option_stands_in_it_by_its_name(self, here):
+        (here / "recipe.yaml").write_text("recipe: quickstart\nbase: qwen3_4b\nadapter: lora\nadapter_: 1\n")
+        with pytest.raises(ConfigError, match=r"recipe\.yaml:4: unknown key 'adapter_'"):
+            recipe_of("check")
+        (here / "recipe.yaml").write_text("recipe: quickstart\nbase: qwen3_4b\nname: ${adapter.kind}\nadapter: lora\n")
+        recipe = recipe_of("check")
+        assert (recipe.base.source, recipe.name, recipe.policy.file) == (
+            HUB_IDS["qwen3_4b"], "lora", str(recipes_folder() / "quickstart/policy.yaml")
+        )  # fmt: skip
+        other = recipe_of("check", "base=llama3_2_1b", "adapter=alora")
+        assert (other.base.source, other.base.template_kwargs, other.name) == (HUB_IDS["llama3_2_1b"], {}, "alora")
 
     @pytest.mark.parametrize(
         ("text", "words"),
         [
             ("name: [", r"recipe.yaml:\d+: not YAML"),
             ("- a\n- b\n", "a recipe is a YAML mapping"),
-            ("naem: x\n", "recipe.yaml: unknown key 'naem'"),
-            ("training:\n  epochs: soon\n", "recipe.yaml: training.epochs is .soon.; it must be a number"),
-            ("training: 3\n", "training is 3, but it is a section; write its keys below it, such as training.epochs"),
+            ("naem: x\n", "recipe.yaml:1: unknown key 'naem'"),
+            ("training:\n  epochs: soon\n", "recipe.yaml:2: training.epochs is .soon.; it must be a number"),
+            ("training: 3\n", "training is 3, but it is a section; set keys below it, such as training.epochs"),
             ("data:\n  columns: text\n", "data.columns is text, but it is a section"),
             (
                 "defaults:\n  - override /base: smollm3\n",
@@ -250,12 +261,6 @@ class TestConfigDir:
         recipe = recipe_of("train", "--config-dir", "extra", "recipe=ours", "base=smollm2")
         assert recipe.policy.file == str(extra / "rule.yaml")
         assert recipe.data.train == str(extra / "recipe" / "rows.jsonl")
-
-    def test_a_recipe_without_its_package_line_is_told(self, here):
-        (here / "recipe").mkdir()
-        (here / "recipe" / "ours.yaml").write_text("name: ours\n")
-        with pytest.raises(ConfigError, match="_global_"):
-            recipe_of("score", "--config-dir", ".", "recipe=ours")
 
 
 class TestSavedRun:
@@ -365,11 +370,6 @@ class TestSweep:
                 {"c": "x", "d": "y"} for _ in range(max(1, len(jobs)))
             ]
 
-    def test_mappings_that_a_single_run_would_merge_are_refused(self):
-        given = ["recipe=quickstart", 'policy.labels={"a b": x, e: y, "c d": z}']
-        with pytest.raises(ConfigError, match=r"policy\.labels has several mappings"):
-            recipes_of("train", "-m", *given, "training.seed=1,2")
-
     def test_a_job_that_fails_does_not_lose_the_others(self):
         seen = []
 
@@ -451,7 +451,7 @@ def test_help_says_what_else_a_key_is_called(verb, names, capsys):
 )
 def test_the_shell_completes_verbs_then_keys_then_values(line, words, monkeypatch, capsys):
     monkeypatch.setenv("COMP_LINE", line)
-    compose.complete(["-sc", "query=bash"], ["train", "score"])
+    hydra_main.complete(["-sc", "query=bash"], ["train", "score"])
     printed = capsys.readouterr()
     found = printed.out.split()
     assert printed.err == ""
@@ -465,7 +465,7 @@ def test_files_that_the_shell_is_offered_run_nothing(tmp_path, monkeypatch, caps
     for name in ("$(touch ran)", "`touch ran`", "a$(touch${IFS}ran)", "<(touch ran)", "train.jsonl", "änd 2.csv"):
         (tmp_path / name).touch()
     monkeypatch.setenv("COMP_LINE", "alora train data.train=./")
-    compose.complete(["-sc", "query=bash"], ["train"])
+    hydra_main.complete(["-sc", "query=bash"], ["train"])
     offered = capsys.readouterr().out
     assert {"data.train=./train.jsonl", "data.train=./änd", "2.csv"} <= set(offered.split())
     subprocess.run(["bash", "-c", 'compgen -W "$1"', "-", offered], check=True, capture_output=True)
@@ -473,10 +473,10 @@ def test_files_that_the_shell_is_offered_run_nothing(tmp_path, monkeypatch, caps
 
 
 def test_completion_is_installed_for_alora_alone(capsys):
-    compose.complete(["-sc", "install=bash"], [])
+    hydra_main.complete(["-sc", "install=bash"], [])
     assert capsys.readouterr().out.rstrip().endswith("-F hydra_bash_completion alora")
     with pytest.raises(ConfigError, match=r"install=csh: No completion plugin for 'csh'"):
-        compose.complete(["-sc", "install=csh"], [])
+        hydra_main.complete(["-sc", "install=csh"], [])
 
 
 def test_one_recipe_needs_no_command_line_of_hydra(monkeypatch):
@@ -487,11 +487,6 @@ def test_one_recipe_needs_no_command_line_of_hydra(monkeypatch):
     assert recipe_of("doctor", "training.seed=3").training.seed == 3
     with pytest.raises(AssertionError, match=r"hydra\.main"):  # negative control
         recipe_of("doctor", "--cfg", "job")
-
-
-def test_what_a_recipe_may_ask_of_hydra(here):
-    (here / "mine.yaml").write_text("name: ${hydra:job.name}\n")
-    assert recipe_of("doctor", "recipe=mine.yaml").name == "alora_doctor"
 
 
 def test_settings_of_hydra_that_do_nothing_are_remarked_on(here):
@@ -526,9 +521,8 @@ def conf(here) -> list[str]:
         "conf/team/data/z.yaml": "columns: {label: other, id: key}\n",
         "conf/team/eval/x.yaml": "target: recall\n",
         "conf/data/floats.yaml": 'label_map: {"1.0": violation, "v1.0": ok}\n',
-        "conf/site/a.yaml": "# @package _global_\ndefaults:\n  - /team/data@data: y\nstrict: true\n",
-        "conf/site/b.yaml": "# @package _global_.data\nskip_media: true\n",
-        "conf/evaluation/ours.yaml": "defaults: [high_recall]\nbootstrap: 3\n",
+        "conf/site/a.yaml": "# @package _global_\ndata: {columns: {label: label}}\nstrict: true\n",
+        "conf/evaluation/ours.yaml": "target: recall\nbootstrap: 3\n",
         "conf/recipe/ours.yaml": "# @package _global_\nevaluation: {target: fpr, target_value: 0.05}\nstrict: false\n",
         "conf/mine.yaml": "defaults: [config, _self_]\ndata: {columns: {label: label}}\n",
         "site/a.yaml": "strict: 7\n",
@@ -545,13 +539,14 @@ def conf(here) -> list[str]:
     ("given", "keys"),
     [
         (["data.columns.label=x", "data.test=null"], {"data.columns.label", "data.test"}),
-        (["data.label_map={a: b}", "++data.role_map.c=user"], {"data.label_map.a", "data.role_map.c"}),
+        (["data.label_map={a: b}", "++data.role_map.c=user"], {"data.label_map", "data.role_map"}),
+        (["data={columns: {label: x}, test: null}"], {"data.columns.label", "data.test"}),
         (["prompt=turns", "training=quick"], {"prompt.layout", *(f"training.{name}" for name in QUICK_KEYS)}),
         (["+team/data@data=y"], {"data.columns.label"}),
         (["+team/data@data=[y,z]"], {"data.columns.label", "data.columns.id"}),
         (["+site=a"], {"data.columns.label", "strict"}),
-        (["+site=b", "+data=floats"], {"data.skip_media", "data.label_map"}),
-        (["evaluation=[ours]"], {"evaluation.bootstrap", "evaluation.target", "evaluation.target_value"}),
+        (["+data=floats"], {"data.label_map"}),
+        (["evaluation=[ours]"], {"evaluation.bootstrap", "evaluation.target"}),
         (["recipe=ours"], set()),
         (["recipe=ours", "name=x"], {"name"}),
     ],
@@ -585,13 +580,24 @@ def test_a_job_in_another_folder_knows_its_options(conf, here, more):
         assert job.given == {"artifact", "data.label_map", "output"}
 
 
-@pytest.mark.parametrize("choice", ["evaluation=high_recall", "evaluation=[high_recall]", "+team/eval@evaluation=x"])
-def test_a_choice_that_the_recipe_would_silence_or_mix_is_refused_however_it_is_made(conf, choice):
-    with pytest.raises(ConfigError, match=r"would have no effect|would be fitted with evaluation.target_value=0.05"):
+@pytest.mark.parametrize("choice", ["evaluation.target=recall", "+team/eval@evaluation=x"])
+def test_a_target_with_the_recipes_own_value_for_another_is_refused(conf, choice):
+    with pytest.raises(ConfigError, match=r"would be fitted with evaluation.target_value=0.05"):
         recipes_of("recalibrate", *conf, "recipe=ours", choice)
+    (recipe,) = recipes_of("recalibrate", *conf, "recipe=ours", "evaluation=high_recall")
+    assert (recipe.evaluation.target, recipe.evaluation.target_value) == ("recall", None)
     recipes_of("recalibrate", *conf, "recipe=ours", "evaluation.target=fpr")  # the recipe's own
-    jobs = recipes_of("recalibrate", *conf, "-m", "recipe=ours", "evaluation.target=fpr", "output=a,b")
-    assert [job.given for job in jobs] == [{"artifact", "evaluation.target", "output"}] * 2
+    recipes_of("recalibrate", *conf, "recipe=ours", "evaluation.target_value=0.9", choice)
+
+
+@pytest.mark.parametrize(
+    ("override", "label", "labels"),
+    [("data.columns.labels=ann", "label", "ann"), ("data.columns.label=x", "x", "labels"), ("strict=true", "l", "ls")],
+)
+def test_of_label_and_labels_the_one_on_the_command_line_hides_the_recipes_other_one(here, override, label, labels):
+    (here / "r.yaml").write_text("data: {columns: {label: l, labels: ls}}\n")
+    columns = recipe_of("doctor", "recipe=r.yaml", override).data.columns
+    assert (columns.label, columns.labels) == (label, labels)
 
 
 def test_a_path_is_no_option_whatever_lies_there(here):

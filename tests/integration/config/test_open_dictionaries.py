@@ -48,6 +48,8 @@ def test_every_row_of_the_page_s_table_works_as_written(typed):
         ("data.label_map.unsafe=violation", {"unsafe": "violation"}),
         ("+data.label_map={unsafe: violation}", {"unsafe": "violation"}),
         ("++data.label_map.1=violation", {"1": "violation"}),
+        ("data.label_map.v1.0=violation", {"v1.0": "violation"}),
+        ("++data.label_map={1: violation}", {"1": "violation"}),
         ("data.label_map={}", {}),
     ],
 )
@@ -73,7 +75,7 @@ def test_labels_on_the_command_line_take_the_place_of_a_recipes_and_their_order_
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("++data.label_map={1: violation}", ["data.label_map", "key 1 is read as int", '{"1": ...}']),
+        ("data={label_map: {1: violation}}", ["data.label_map", "key 1 is read as int", '{"1": ...}']),
         ("data.label_map=null", ["data.label_map cannot be null", "data.label_map={}"]),
         ("data.label_map=3", ["data.label_map", "takes {KEY: VALUE"]),
         ('data.label_map={"a: b', ["recipe file"]),
@@ -96,7 +98,7 @@ def test_what_cannot_be_is_told_with_its_remedy(typed, words):
 
 def test_bare_numbers_as_keys_of_a_file(here):
     (here / "r.yaml").write_text("data:\n  label_map: {1: violation, 0: ok}\n")
-    with pytest.raises(ConfigError, match=r'r\.yaml: data\.label_map: the key 1 is read as int.*\{"1": \.\.\.\}'):
+    with pytest.raises(ConfigError, match=r'r\.yaml:2: data\.label_map: the key 1 is read as int.*\{"1": \.\.\.\}'):
         recipe_of("train", "recipe=r.yaml")
 
 
@@ -126,8 +128,8 @@ class TestSavedRunAsARecipe:
         assert recipe_of("check", "recipe=a/run.yaml", "training.seed=4").training.seed == 4
 
     def test_other_defaults_of_a_recipe_still_count(self, run):
-        (run / "own.yaml").write_text("defaults: [schema, {override /base: smollm2}, groups]\nname: x\n")
+        (run / "own.yaml").write_text("defaults: [schema, {override /base: smollm2}, _self_, groups]\nname: x\n")
         assert recipe_of("doctor", "recipe=a/own.yaml").base.source == "smollm2"
         (run / "bad.yaml").write_text("defaults: [scheme]\nname: x\n")
-        with pytest.raises(ConfigError, match="scheme"):
+        with pytest.raises(ConfigError, match=r"bad\.yaml:1: defaults chooses options"):
             recipe_of("doctor", "recipe=a/bad.yaml")

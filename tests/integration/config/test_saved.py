@@ -30,13 +30,6 @@ def test_every_value_comes_back(tmp_path_factory, rule, word, command, rate, ste
     assert environment_above(path) == {"command": command, "torch": "2.13.0"}
 
 
-def test_a_run_of_before_scorer_was_named_so_is_read(tmp_path):
-    save_recipe(Recipe(name="old"), path := tmp_path / "run.yaml", {})
-    path.write_text(path.read_text().replace("scorer: packed", "engine: transformers"))
-    assert "engine: transformers" in path.read_text()
-    assert read_saved_recipe(path) == Recipe(name="old")
-
-
 @pytest.mark.parametrize(
     "text",
     [
