@@ -107,7 +107,7 @@ def compose(arguments: Arguments, overrides: Sequence[str]) -> Composed:
     above = [
         folders.read_option(group, option, package)
         for (group, package), options in line.options.items()
-        for option in options or ()
+        for option in options
     ]
     settings = fresh()
     problems = _lay(settings, below)
@@ -126,7 +126,7 @@ def compose(arguments: Arguments, overrides: Sequence[str]) -> Composed:
 def _recipes(arguments: Arguments, line: Line, folders: Folders) -> list[SettingsFile]:
     """The primary config that the command line names and its recipes, each after those that it starts from."""
     files = [] if (primary := _primary(arguments)) is None else folders.lineage(folders.read(primary))
-    for name in line.options.pop((RECIPE, None), None) or ():
+    for name in line.options.pop((RECIPE, None), ()):
         is_file = name.endswith((".yaml", ".yml"))
         files += folders.lineage(folders.read(Path(name)) if is_file else folders.read_option(RECIPE, name))
     return files

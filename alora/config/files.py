@@ -8,14 +8,14 @@ to another setting. Nothing else of Hydra's language stands in a file, which may
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf._utils import get_yaml_loader
 
-from alora.config.fill import Keys
+from alora.config.fill import TYPES, Keys, nested
 from alora.errors import AloraError, ConfigError
 from alora.reading import read_yaml
 
@@ -47,7 +47,8 @@ class Folders:
     paths: tuple[Path, ...]
 
     def has(self, group: str) -> bool:
-        return any((path / group).is_dir() for path in self.paths)
+        is_setting = group in TYPES and not is_dataclass(TYPES[group])  # whatever folder has its name
+        return not is_setting and any((path / group).is_dir() for path in self.paths)
 
     def options(self, group: str) -> list[str]:
         return sorted({file.stem for path in self.paths for file in (path / group).glob("*.yaml")})
@@ -73,10 +74,7 @@ class Folders:
         file = self.read(self.find(group, option))
         if package is None and (group == RECIPE or "_global_" in _packages(file.path)):
             return file
-        values = file.values
-        for name in reversed(re.split(r"[./]", package or group)):
-            values = {name: values}
-        return SettingsFile(file.path, values, {})
+        return SettingsFile(file.path, nested((package or group).replace("/", "."), file.values), {})
 
     def read(self, path: Path) -> SettingsFile:
         """Raises ConfigError when it is no YAML mapping, or more than settings."""

@@ -98,6 +98,15 @@ def _broken_references(recipe: DictConfig) -> Iterator[str]:
             yield f"{key}: {first_line(error)}; give it a value, or refer to another setting as ${{name}}"
 
 
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """``value`` below its sections; what follows an open dictionary is a key of the user's, dots and all."""
+    opened = next((name for name in OPEN_DICTIONARIES if key.startswith(f"{name}.")), "")
+    parts = [*opened.split("."), key.removeprefix(f"{opened}.")] if opened else key.split(".")
+    for name in reversed(parts):
+        value = {name: value}
+    return value
+
+
 def keys_of(values: Mapping[Any, Any], above: str = "") -> Iterator[str]:
     """The settings that ``values`` set; an open dictionary is one."""
     for name, value in values.items():

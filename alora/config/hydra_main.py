@@ -9,27 +9,24 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import COMPOSING, FLAGS, Arguments
 from alora.config.describe import verb_help
 from alora.config.files import Folders
-from alora.config.line import folders_of, is_of_hydra
+from alora.config.line import explained, folders_of, is_of_hydra
 from alora.config.paths import configs_folder
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
-from alora.errors import ConfigError, first_line
+from alora.errors import ConfigError
 from alora.reading import printable
 
-HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
 _NO_PLAIN_WORD = re.compile(r"\S*[^\s\w.,:=@%+~/-]\S*")  # a shell may take it for more than a word
 
 
@@ -95,29 +92,7 @@ def run_hydra(verb: str, words: Sequence[str], settings: Any, task: Callable[[Di
 def offer_options(folders: Folders) -> None:
     """Make the names of a user's own options known to Hydra; what is in them, alora reads."""
     for folder in folders.paths[1:]:
-        for file in folder.rglob("*.yaml"):
+        for file in (*folder.glob("*/*.yaml"), *folder.glob("*/*/*.yaml")):
             group = str(file.parent.relative_to(folder))
-            if group != "." and not group.startswith("hydra"):
+            if not group.startswith("hydra"):
                 ConfigStore.instance().store(file.stem, {}, group=group, package="_global_")
-
-
-@contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Hydra's errors as a ConfigError of one message."""
-    try:
-        yield
-    except HYDRA_ERRORS as error:
-        raise ConfigError(explain(error)) from error
-
-
-def explain(error: BaseException) -> str:
-    """One message for an exception of Hydra: an option that is not there, or an override that cannot be read."""
-    override, missing = getattr(error, "override", None), getattr(error, "missing_cfg_file", None)
-    if isinstance(override, str):
-        return f"{override}: not key=value as Hydra reads it ({first_line(error)}); quote it: 'key=\"value\"'"
-    group, _, option = str(missing or "").removesuffix(".yaml").rpartition("/")
-    brought = {"hydra/launcher": "alora-toolkit[launchers] brings joblib, submitit and ray", "hydra/sweeper":
-               "hydra-optuna-sweeper brings optuna"}  # fmt: skip
-    if group in brought:
-        return f"{group}={option} is not installed; {brought[group]}"
-    return "\n".join(str(item).strip() for item in (error, error.__cause__) if item is not None and str(item).strip())

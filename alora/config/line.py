@@ -1,31 +1,37 @@
 """The settings on a command line, in Hydra's grammar: options of groups, and values by key."""
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
-from typing import Any, cast, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import Arguments
 from alora.config.files import Folders
-from alora.config.fill import TYPES, unknown_key_message
+from alora.config.fill import TYPES, nested, unknown_key_message
 from alora.config.paths import configs_folder
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError, first_line
 
-_OPEN = tuple(f"{name}." for name in OPEN_DICTIONARIES)
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
+_BROUGHT = {
+    "launcher": "alora-toolkit[launchers] brings joblib, submitit and ray",
+    "sweeper": "hydra-optuna-sweeper brings optuna",
+}
 _MAPPING = re.compile(rf"\+*({'|'.join(map(re.escape, OPEN_DICTIONARIES))})=(\s*\{{.*)", re.DOTALL)
 
 
 @dataclass
 class Line:
-    """``options`` by group and package, None for one that is taken out; ``values`` in the order of the line."""
+    """``options`` by group and package; ``values`` in the order of the line."""
 
-    options: dict[tuple[str, str | None], list[str] | None] = field(default_factory=dict)
+    options: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
     values: list[dict[str, Any]] = field(default_factory=list)
     removed: list[tuple[str, str]] = field(default_factory=list)  # entries of open dictionaries
 
@@ -46,14 +52,26 @@ def folders_of(arguments: Arguments) -> Folders:
 
 def parsed(overrides: Sequence[str], folders: Folders | None = None) -> list[Override]:
     """Raises ConfigError for one that Hydra cannot read."""
-    try:
+    with explained():
         return OverridesParser.create(cast("Any", folders)).parse_overrides(list(overrides))
-    except OverrideParseException as error:
-        raise ConfigError(
-            f"{error.override}: not key=value as Hydra reads it ({first_line(error)}); quote it: 'key=\"value\"'"
-        ) from error
-    except HydraException as error:
-        raise ConfigError(str(error)) from error
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Hydra's errors as a ConfigError of one message."""
+    try:
+        yield
+    except HYDRA_ERRORS as error:
+        override, missing = getattr(error, "override", None), str(getattr(error, "missing_cfg_file", None) or "")
+        option = missing.removesuffix(".yaml").split("/")
+        message = "\n".join(str(item).strip() for item in (error, error.__cause__) if item is not None)
+        if isinstance(override, str):
+            message = f"{override}: not key=value as Hydra reads it ({first_line(error)}); quote it: 'key=\"value\"'"
+        elif option[0] == "hydra":
+            message = (
+                f"{'/'.join(option[:-1])}={option[-1]} is not installed; {_BROUGHT.get(option[1], 'choose another')}"
+            )
+        raise ConfigError(message) from error
 
 
 def read_line(overrides: Sequence[str], folders: Folders) -> Line:
@@ -67,11 +85,8 @@ def read_line(overrides: Sequence[str], folders: Folders) -> Line:
             line.values.append(nested(mapping[1], entries))
             continue
         (item,) = parsed([override])
-        problem = _problem(item, folders)
-        if problem is not None:
+        if problem := _take(item, line, folders):
             problems.append(problem)
-        else:
-            _take(item, line, folders)
     if problems:
         raise ConfigError("\n".join(problems))
     return line
@@ -93,15 +108,6 @@ def apart(overrides: Sequence[str], folders: Folders) -> tuple[list[str], list[O
     return shared, list(varied.values())
 
 
-def nested(key: str, value: Any) -> dict[str, Any]:
-    """``value`` below its sections; what follows an open dictionary is a key of the user's, dots and all."""
-    opened = next((name for name in _OPEN if key.startswith(name)), "")
-    parts = [*opened.rstrip(".").split("."), key.removeprefix(opened)] if opened else key.split(".")
-    for name in reversed(parts):
-        value = {name: value}
-    return value
-
-
 def _entries(text: str) -> dict[str, str] | None:
     """``{a: x, "1": y}`` as text to text, which Hydra's grammar does not have; None for anything else."""
     try:
@@ -112,37 +118,26 @@ def _entries(text: str) -> dict[str, str] | None:
     return entries if plain else None
 
 
-def _take(item: Override, line: Line, folders: Folders) -> None:
-    key, value = item.key_or_group, None if item.is_delete() else item.value()
-    if _names_options(item, folders):
-        line.options[key, item.package] = value if isinstance(value, list) else [value] if value else None
-    elif item.is_delete():
-        name = next(name for name in _OPEN if key.startswith(name))
-        line.removed.append((name.rstrip("."), key.removeprefix(name)))
-    else:
-        line.values.append(nested(key, value))
-
-
-def _names_options(item: Override, folders: Folders) -> bool:
-    return folders.has(item.key_or_group) and (item.is_delete() or not isinstance(item.value(), Mapping))
-
-
-def _problem(item: Override, folders: Folders) -> str | None:
+def _take(item: Override, line: Line, folders: Folders) -> str | None:
+    """Add an override to ``line``; what is wrong with one that names nothing."""
     key, said = item.key_or_group, item.input_line
     if not key:
         return f"{said!r} sets nothing; write key=value"
     if item.is_sweep_override():
         return f"{said}: several values are a sweep, which -m runs; a list is [a,b]; quote a text with commas: 'a,b'"
-    if item.is_delete() and key in TYPES:
-        if is_dataclass(TYPES[key]):
-            return f"{said}: a section cannot be removed; leave it out, or set values below it"
-        nullable = TYPES[key] is Any or type(None) in get_args(TYPES[key])
-        return f"{key} cannot be removed; give it a value: {key}={'null' if nullable else 'VALUE'}"
-    if _names_options(item, folders):
-        value = item.value() if not item.is_delete() else ""
-        if all(isinstance(name, str) for name in (value if isinstance(value, list) else [value])):
-            return None
-        return f"{said}: {key} takes the name of one of its options ({key}=NAME); leave it out, or set values below it"
-    if not (key in TYPES or key.startswith(_OPEN)):
-        return unknown_key_message(key)
+    value = None if item.is_delete() else item.value()
+    opened = next((name for name in OPEN_DICTIONARIES if key.startswith(f"{name}.")), None)
+    if folders.has(key) and not isinstance(value, Mapping) and not (item.is_delete() and key in TYPES):
+        names = value if isinstance(value, list) else [value]
+        if not (item.is_delete() or all(isinstance(name, str) for name in names)):
+            return f"{said}: {key} takes the name of one of its options; leave it out, or set values below it"
+        line.options[key, item.package] = [] if item.is_delete() else [str(name) for name in names]
+    elif not item.is_delete():
+        line.values.append(nested(key, value))
+    elif opened is not None:
+        line.removed.append((opened, key.removeprefix(f"{opened}.")))
+    else:
+        return (
+            f"{key} cannot be removed; leave it out, or give it a value" if key in TYPES else unknown_key_message(key)
+        )
     return None

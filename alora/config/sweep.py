@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
@@ -25,8 +26,8 @@ from omegaconf import DictConfig, OmegaConf
 from alora.atomic import write_json
 from alora.config.arguments import Arguments, quoted, read_arguments
 from alora.config.compose import note_idle, remark, to_recipe
-from alora.config.hydra_main import HYDRA_ERRORS, explained, offer_options, run_hydra
-from alora.config.line import apart, folders_of, is_of_hydra
+from alora.config.hydra_main import offer_options, run_hydra
+from alora.config.line import HYDRA_ERRORS, apart, explained, folders_of, is_of_hydra
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, first_line, one_line
 
@@ -93,7 +94,7 @@ def run_sweep(
 
             offer_options(folders)
             words = ["--multirun", f"hydra.job.name=alora_{verb}", f"hydra.sweep.dir={quoted(str(lasting))}", *of_hydra]
-            words += [str(item.input_line).replace("recipe=", _RECIPE_VALUE, 1) for item in varied]
+            words += [re.sub("^recipe=", _RECIPE_VALUE, str(item.input_line)) for item in varied]
             try:
                 run_hydra(verb, words, asdict(Recipe()), task)
             except Exception as error:
@@ -146,11 +147,12 @@ def _values(item: Override) -> list[str]:
 def _numbered(arguments: Arguments, overrides: Sequence[str], number: int) -> Recipe:
     """The recipe of a job that Hydra will number so, which a setting may refer to."""
     job = {"num": number, "id": str(number), "name": f"alora_{arguments.verb}"}
-    before, HydraConfig.instance().cfg = HydraConfig.instance().cfg, OmegaConf.create({"hydra": {"job": job}})
+    hydra: Any = HydraConfig.instance()
+    before, hydra.cfg = hydra.cfg, OmegaConf.create({"hydra": {"job": job}})
     try:
         return to_recipe(arguments, overrides)
     finally:
-        HydraConfig.instance().cfg = before
+        hydra.cfg = before
 
 
 def _places(verb: str, recipe: Recipe) -> list[str]:

