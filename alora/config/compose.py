@@ -110,7 +110,7 @@ def compose(arguments: Arguments, overrides: Sequence[str]) -> Composed:
         for option in options
     ]
     settings = fresh()
-    problems = _lay(settings, below)
+    problems = [*line.problems, *_lay(settings, below)]
     target = OmegaConf.select(settings, _OF_A_TARGET[0])
     problems += _lay(settings, above)
     problems += [problem for values in line.values for _, problem in fill(settings, values, in_file=False)]

@@ -29,11 +29,12 @@ _MAPPING = re.compile(rf"\+*({'|'.join(map(re.escape, OPEN_DICTIONARIES))})=(\s*
 
 @dataclass
 class Line:
-    """``options`` by group and package; ``values`` in the order of the line."""
+    """``options`` by group and package; ``values`` in the order of the line; a problem for what names nothing."""
 
     options: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
     values: list[dict[str, Any]] = field(default_factory=list)
     removed: list[tuple[str, str]] = field(default_factory=list)  # entries of open dictionaries
+    problems: list[str] = field(default_factory=list)
 
 
 def is_of_hydra(override: str) -> bool:
@@ -75,20 +76,16 @@ def explained() -> Iterator[None]:
 
 
 def read_line(overrides: Sequence[str], folders: Folders) -> Line:
-    """Raises ConfigError with a line for each override of a key, group or entry that is not there."""
-    line, problems = Line(), []
-    for override in overrides:
-        if is_of_hydra(override):
-            continue
+    """Raises ConfigError for an override that Hydra cannot read."""
+    line = Line()
+    for override in (item for item in overrides if not is_of_hydra(item)):
         mapping = _MAPPING.fullmatch(override)
-        if mapping and (entries := _entries(mapping[2])) is not None:
+        entries = _entries(mapping[2]) if mapping else None
+        if mapping and entries is not None:
             line.values.append(nested(mapping[1], entries))
-            continue
-        (item,) = parsed([override])
-        if problem := _take(item, line, folders):
-            problems.append(problem)
-    if problems:
-        raise ConfigError("\n".join(problems))
+        else:
+            (item,) = parsed([override])
+            line.problems += filter(None, [_take(item, line, folders)])
     return line
 
 

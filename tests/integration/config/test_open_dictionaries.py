@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from alora.config.saved import save_recipe
 from alora.errors import ConfigError
 from tests.integration.config.test_compose import recipe_of
 
@@ -114,22 +113,3 @@ def test_bare_words_that_yaml_reads_as_true_and_false(here):
     (here / "r.yaml").write_text("data:\n  label_map: {yes: violation, no: ok}\n")
     with pytest.raises(ConfigError, match=r'the key True is read as bool.*\{"yes": \.\.\.\}'):
         recipe_of("train", "recipe=r.yaml")
-
-
-class TestSavedRunAsARecipe:
-    @pytest.fixture
-    def run(self, here) -> Path:
-        save_recipe(recipe_of("train", "recipe=quickstart", "data.label_map={1: violation}"), here / "a/run.yaml", {})
-        return here / "a"
-
-    def test_is_the_same_run_again(self, run):
-        again = recipe_of("train", "recipe=a/run.yaml")
-        assert again == recipe_of("train", "--config-dir", str(run), "--config-name", "run")
-        assert recipe_of("check", "recipe=a/run.yaml", "training.seed=4").training.seed == 4
-
-    def test_other_defaults_of_a_recipe_still_count(self, run):
-        (run / "own.yaml").write_text("defaults: [schema, {override /base: smollm2}, _self_, groups]\nname: x\n")
-        assert recipe_of("doctor", "recipe=a/own.yaml").base.source == "smollm2"
-        (run / "bad.yaml").write_text("defaults: [scheme]\nname: x\n")
-        with pytest.raises(ConfigError, match=r"bad\.yaml:1: defaults chooses options"):
-            recipe_of("doctor", "recipe=a/bad.yaml")
