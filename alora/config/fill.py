@@ -55,6 +55,9 @@ def fill(recipe: DictConfig, values: Mapping[Any, Any], in_file: bool, above: Ke
         key = ".".join(map(str, path))
         kind = None if "." in str(name) else TYPES.get(key)
         if kind is None:
+            while isinstance(value, Mapping) and value:  # the whole key, as it was typed
+                name, value = next(iter(value.items()))
+                key = f"{key}.{name}"
             yield path, unknown_key_message(key)
         elif is_dataclass(kind):
             if isinstance(value, Mapping):

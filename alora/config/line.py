@@ -109,8 +109,8 @@ def _entries(text: str) -> dict[str, str] | None:
     """``{a: x, "1": y}`` as text to text, which Hydra's grammar does not have; None for anything else."""
     try:
         entries = yaml.load(text, yaml.BaseLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{text}: not {{KEY: VALUE, ...}}; put it into a recipe file") from error
+    except yaml.YAMLError:
+        return None
     plain = isinstance(entries, dict) and all(isinstance(item, str) and item for item in (*entries, *entries.values()))
     return entries if plain else None
 

@@ -102,9 +102,6 @@ SERVERS["a judge's port above all"] = Case(
     ["judge.url is 'http://127.0.0.1:99999"],
 )
 
-MILLION = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(5)
-)
 OTHERS = {
     "a learning rate without end": Case("train training.learning_rate=inf", ["training.learning_rate is inf"]),
     "a learning rate beyond numbers": Case("train training.learning_rate=1e999", ["training.learning_rate is inf"]),
@@ -161,8 +158,6 @@ OTHERS = {
     ),
     "a recipe that reads the environment": recipe("name: ${oc.env:HOME}\n", "mine.yaml:1", "name=..."),
     "a recipe in a package of Hydra's": recipe("# @package data\ntrain: x\n", "mine.yaml", "_global_"),
-    "a recipe of a million aliases": recipe(MILLION, "mine.yaml"),
-    "a recipe nested without end": recipe("[" * 100_000, "mine.yaml"),
     "a recipe that leads to itself": Case(
         "train recipe={here}/loop.yaml", ["loop.yaml"], damage=lambda here: (here / "loop.yaml").symlink_to("loop.yaml")
     ),
