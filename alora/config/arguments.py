@@ -41,8 +41,8 @@ class Arguments:
     """One command line. ``overrides`` are in Hydra's grammar; ``recipe_files`` are the files behind ``recipe=``;
     ``options`` are Hydra's flags by their long names, with their values.
 
-    ``local`` says that nobody asked for a recipe, and
-    the one in the working folder is taken; ``unread`` that it is not, although it lies there.
+    ``local`` says that nobody asked for a recipe, and the one in the working folder is taken; ``unread`` that it is
+    not, although it lies there.
     """
 
     verb: str

@@ -37,15 +37,14 @@ def show(arguments: Arguments, settings: DictConfig) -> None:
         SystemExit: Hydra has printed its help.
     """
     values, printed = OmegaConf.to_container(settings), io.StringIO()
-    if arguments.options.get("--help") == "":
-        printed.write(verb_help(arguments.verb, values, folders_of(arguments).options))
-        sys.stdout.write(printable(redacted(printed.getvalue())))
-        return
-    flags = [f"{name}={value}" if value and name != "--help" else name for name, value in arguments.options.items()]
+    flags = {name: value for name, value in arguments.options.items() if name not in COMPOSING}
+    words = [f"{name}={value}" if value and name != "--help" else name for name, value in flags.items()]
     try:
         with contextlib.redirect_stdout(printed), explained():
-            words = [flag for flag in flags if flag.partition("=")[0] not in COMPOSING]
-            run_hydra(arguments.verb, [*words, *filter(is_of_hydra, arguments.overrides)], values, lambda _: None)
+            if flags.get("--help") == "":
+                sys.stdout.write(verb_help(arguments.verb, values, folders_of(arguments).options))
+            else:
+                run_hydra(arguments.verb, [*words, *filter(is_of_hydra, arguments.overrides)], values, lambda _: None)
     finally:
         sys.stdout.write(printable(redacted(printed.getvalue())))
 

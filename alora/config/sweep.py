@@ -196,14 +196,15 @@ def _sweep_folder(by_plugin: bool) -> Iterator[tuple[Path, Path]]:
     """
     lasting = Path.cwd() / _LASTING / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(4)}"
     folder = lasting / "jobs"
+    made = [place for place in (lasting, lasting.parent, lasting.parent.parent) if not place.exists()]
     folder.mkdir(parents=True)
     try:
         yield lasting, folder
     finally:
         shutil.rmtree(folder if by_plugin else lasting, ignore_errors=True)
-        for emptied in (lasting, lasting.parent, lasting.parent.parent):
+        for place in made:
             with contextlib.suppress(OSError):  # it is not empty, or gone
-                emptied.rmdir()
+                place.rmdir()
 
 
 def _run_job(
