@@ -17,7 +17,7 @@ from alora.config.describe import without_effect
 from alora.config.files import RECIPE, Folders, SettingsFile
 from alora.config.fill import fill, fresh, keys_of, resolved
 from alora.config.hydra_main import show
-from alora.config.line import Line, folders_of, is_of_hydra, read_line
+from alora.config.line import CommandLine, folders_of, is_of_hydra, read_line
 from alora.config.paths import absolute_paths, configs_folder
 from alora.config.schema import ColumnSettings, Recipe
 from alora.config.validate import check_recipe
@@ -123,7 +123,7 @@ def compose(arguments: Arguments, overrides: Sequence[str]) -> Composed:
     return Composed(settings, frozenset(given), frozenset(of_recipes), target)
 
 
-def _recipes(arguments: Arguments, line: Line, folders: Folders) -> list[SettingsFile]:
+def _recipes(arguments: Arguments, line: CommandLine, folders: Folders) -> list[SettingsFile]:
     """The primary config that the command line names and its recipes, each after those that it starts from."""
     files = [] if (primary := _primary(arguments)) is None else folders.lineage(folders.read(primary))
     for name in line.options.pop((RECIPE, None), ()):

@@ -28,7 +28,7 @@ _MAPPING = re.compile(rf"\+*({'|'.join(map(re.escape, OPEN_DICTIONARIES))})=(\s*
 
 
 @dataclass
-class Line:
+class CommandLine:
     """``options`` by group and package; ``values`` in the order of the line; a problem for what names nothing."""
 
     options: dict[tuple[str, str | None], list[str]] = field(default_factory=dict)
@@ -75,9 +75,9 @@ def explained() -> Iterator[None]:
         raise ConfigError(message) from error
 
 
-def read_line(overrides: Sequence[str], folders: Folders) -> Line:
+def read_line(overrides: Sequence[str], folders: Folders) -> CommandLine:
     """Raises ConfigError for an override that Hydra cannot read."""
-    line = Line()
+    line = CommandLine()
     for override in (item for item in overrides if not is_of_hydra(item)):
         mapping = _MAPPING.fullmatch(override)
         entries = _entries(mapping[2]) if mapping else None
@@ -115,7 +115,7 @@ def _entries(text: str) -> dict[str, str] | None:
     return entries if plain else None
 
 
-def _take(item: Override, line: Line, folders: Folders) -> str | None:
+def _take(item: Override, line: CommandLine, folders: Folders) -> str | None:
     """Add an override to ``line``; what is wrong with one that names nothing."""
     key, said = item.key_or_group, item.input_line
     if not key:
