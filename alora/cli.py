@@ -111,10 +111,10 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in ("-V", "--version"):
         sys.stdout.write(f"alora {__version__}\n")
         return 0
-    from alora.config import compose, sweep  # Hydra, which --help goes without
+    from alora.config import compose, hydra_main, sweep  # Hydra, which --help goes without
 
     if not {"-sc", "--shell-completion"}.isdisjoint(arguments):
-        compose.complete([item for item in arguments if item not in VERBS], list(VERBS))
+        hydra_main.complete([item for item in arguments if item not in VERBS], list(VERBS))
         return 0
     verb, rest = arguments[0], arguments[1:]
     if verb not in VERBS:
@@ -128,11 +128,6 @@ def _dispatch(arguments: list[str]) -> int:
             f"{verb}; only alora train shares it: run alora {verb} without torchrun or accelerate launch"
         )
     _quieten(verb)
-    if os.path.lexists(".numba_config.yaml"):  # read at every compilation, by any process of vLLM's
-        raise ConfigError(
-            "the current folder has a .numba_config.yaml, by which numba, a part of vLLM, loads and overwrites files "
-            "that it names; remove it, and set variables NUMBA_... instead"
-        )
     if not {"-h", "--help"}.isdisjoint(rest):
         sys.stdout.write(f"alora {verb}  {VERBS[verb]}\n\n")
     elif not {"-m", "--multirun"}.isdisjoint(rest):
@@ -228,8 +223,6 @@ def _quieten(verb: str) -> None:
     """Settings that libraries and the Pythons they start read: few threads, modules, and no remarks by default."""
     # `python -m` looks for modules in the current folder first, and that may be a received one.
     os.environ["PYTHONSAFEPATH"] = "1"
-    # vLLM's opencv appends the old value, and an empty one is the current folder. Python's own folder holds no library.
-    os.environ["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH") or sys.prefix
     # Read when torch loads: threads that spin at a barrier make a shared machine several times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if debugging():

@@ -23,7 +23,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from alora.atomic import write_json
 from alora.config.environment import outside_the_current_folder
-from alora.config.received import forget_command_line
+from alora.config.saved import forget_command_line
 from alora.config.schema import Recipe, TrackingSettings
 from alora.errors import AloraError, ConfigError, MissingDependency, RunError, one_line
 from alora.evaluation.records import Evaluation

@@ -13,7 +13,7 @@ from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.subject import Subject, open_subject, require_own
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
 from alora.commands.output import say, say_json, table
-from alora.config.precedence import over
+from alora.config.saved import over
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.records import Evaluation

@@ -23,7 +23,7 @@ from alora.bundle.read import Bundle, check_bundles, load_bundle
 from alora.client.engine import Engine
 from alora.commands.output import say, say_json, table
 from alora.commands.run_rows import data_settings, known_of_run, note_leak, read_for, read_noted, trained_rows
-from alora.config.received import value_at
+from alora.config.describe import value_at
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source, each, named

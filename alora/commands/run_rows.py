@@ -9,7 +9,7 @@ from typing import TypeVar
 from alora.bundle.artifact import Artifact, find_artifact
 from alora.bundle.manifest import read_manifest
 from alora.bundle.named import saved_run
-from alora.config.precedence import over
+from alora.config.saved import over
 from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.digests import rows_digest

@@ -4,7 +4,6 @@ Pure text to text. Hydra knows ``key=value`` and its own flags only; the rest of
 that form here.
 """
 
-import hashlib
 import os
 import re
 from collections import deque
@@ -12,10 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import yaml
-
 from alora.config.paths import expanded, recipes_folder
-from alora.config.schema import OF_ARTIFACT, OPEN_DICTIONARIES
+from alora.config.schema import OF_ARTIFACT
 from alora.errors import ConfigError
 
 POSITIONAL = {"new": "name", "score": "conversation", "bench": "bench.workload"}
@@ -25,31 +22,30 @@ LOCAL_RECIPE = "recipe.yaml"
 # Those that go by what an artifact was trained with do not take the recipe that happens to lie there.
 _WITHOUT_RECIPE = ("new", "doctor", "bench", "report", "label", "plan", *OF_ARTIFACT)
 
-# Hydra's flags by their short names; those whose value is the next argument, and those where it may be (1.3).
+# Hydra's flags by their short names (1.3); those whose value is the next argument, and those where it may be.
 _LONG = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package",
          "-m": "--multirun", "-r": "--run", "-i": "--info", "-h": "--help"}  # fmt: skip
 _WITH_VALUE = ("--config-path", "--config-name", "--config-dir", "--cfg", "--package")
 _VALUES = {"--help": ("all",), "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")}
-_COMPOSING = {"--config-path", "--config-name", "--config-dir", "--multirun", "--run"}
+COMPOSING = {"--config-path", "--config-name", "--config-dir", "--multirun", "--run"}
+# No --experimental-rerun, which unpickles its file.
+FLAGS = (*_LONG.values(), "--resolve", "--hydra-help", "--version")
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DOTALL)
 # Settings of several names in one text, where Hydra would see a sweep; choice(a,b) is one.
 _LISTS_IN_TEXT = ("data.columns.messages",)
 _NAMES = re.compile(r"[\w .-]+(,[\w .-]+)+")
-# A key that can stand in a dotted path, and what a key in braces escapes (Hydra's grammar, 1.3).
-_PATH_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*|0|[1-9][0-9]*")
-_SPECIAL = re.compile(r"[\\()\[\]{}:=,\s]")
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """One command line. ``flags`` and ``overrides`` are Hydra's; ``recipe_files`` are the files behind ``recipe=``.
+    """One command line. ``overrides`` are in Hydra's grammar; ``recipe_files`` are the files behind ``recipe=``;
+    ``options`` are Hydra's flags by their long names, with their values.
 
-    ``options`` are the flags by their long names, with their values. ``local`` says that nobody asked for a recipe, and
-    the one in the working folder is taken; ``unread`` that it is not, although it lies there.
+    ``local`` says that nobody asked for a recipe, and the one in the working folder is taken; ``unread`` that it is
+    not, although it lies there.
     """
 
     verb: str
-    flags: tuple[str, ...]
     overrides: tuple[str, ...]
     recipe_files: tuple[Path, ...] = ()
     local: bool = False
@@ -64,17 +60,18 @@ class Arguments:
     @property
     def shows(self) -> bool:
         """Whether there are flags besides those that say what is composed: Hydra prints something, or refuses them."""
-        return bool(self.options.keys() - _COMPOSING)
-
-    @property
-    def config_name(self) -> str:
-        """The primary config: alora's own where the command line names none."""
-        return self.options.get("--config-name") or "config"
+        return bool(self.options.keys() - COMPOSING)
 
     @property
     def config_dir(self) -> Path | None:
-        given = self.options.get("--config-dir")
-        return None if given is None else self.cwd / given
+        return self._folder("--config-dir")
+
+    @property
+    def config_path(self) -> Path | None:
+        return self._folder("--config-path")
+
+    def _folder(self, flag: str) -> Path | None:
+        return self.cwd / self.options[flag] if flag in self.options else None
 
     @property
     def roots(self) -> list[Path]:
@@ -91,20 +88,21 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     Raises:
         ConfigError: a positional argument that the verb does not take, or a recipe file that is not there.
     """
-    flags, options, overrides, positional = _split(argv)
+    options, overrides, positional = _split(argv)
     overrides = [_unalias(verb, item) for item in overrides]
     if positional:
         overrides += _positional(verb, positional, overrides)
-    given = Arguments(verb, tuple(flags), tuple(overrides), cwd=cwd, options=options)
-    if given.config_dir is not None and not given.config_dir.is_dir():
-        raise ConfigError(f"--config-dir {given.config_dir} not found; give a folder with configs")
+    given = Arguments(verb, tuple(overrides), cwd=cwd, options=options)
+    for flag in ("--config-dir", "--config-path"):
+        if flag in options and not (cwd / options[flag]).is_dir():
+            raise ConfigError(f"{flag} {options[flag]}: there is no such folder; give one with configs")
     elsewhere = not options.keys().isdisjoint(("--config-name", "--config-dir")) or given.sets("recipe")
     lies_there = not elsewhere and (cwd / LOCAL_RECIPE).is_file()
     local, unread = lies_there and verb not in _WITHOUT_RECIPE, lies_there and verb in OF_ARTIFACT
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
-    overrides = [part for item in overrides for part in _as_hydra_takes_it(item)]
+    overrides = [_with_names_in_quotes(item) for item in overrides]
     return replace(given, overrides=tuple(overrides), recipe_files=tuple(files), local=local, unread=unread)
 
 
@@ -114,14 +112,7 @@ def other_names(verb: str, key: str) -> list[str]:
     return [*names, "data"] if verb in OF_LOGS and key == "conversation" else names
 
 
-def local_recipe_name(path: Path) -> str:
-    """Name under which a recipe file is offered to Hydra as an option of the group ``recipe``."""
-    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]  # a-b.yaml and a_b.yaml are two
-    return f"file_{re.sub(r'[^A-Za-z0-9]', '_', str(path))}_{digest}"
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], list[str]]:
-    flags: list[str] = []
+def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
     options: dict[str, str] = {}
     overrides: list[str] = []
     positional: list[str] = []
@@ -129,24 +120,18 @@ def _split(argv: Sequence[str]) -> tuple[list[str], dict[str, str], list[str], l
     while waiting:
         item = waiting.popleft()
         name, equals, value = item.partition("=")
-        if item.startswith("--e"):  # argparse takes any part of the name
-            raise ConfigError(
-                f"{item}: Hydra's --experimental-rerun unpickles its file, which can run code; name settings"
-            )
         if item.startswith("-") and item != "-":
             name = _LONG.get(name, name)
-            flags.append(item)
+            if name not in FLAGS:
+                raise ConfigError(f"{item}: there is no such flag; --hydra-help lists those that there are")
             if waiting and not equals and (name in _WITH_VALUE or waiting[0] in _VALUES.get(name, ())):
                 value = waiting.popleft()
-                flags += [value] if name != "--help" else []  # Hydra's own takes none
-            if (name, value) == ("--info", ""):  # what follows would be taken for its value
-                flags[-1], value = "--info=all", "all"
-            options[name] = value
+            options[name] = value or ("all" if name == "--info" else "")
         elif equals or item.startswith("~"):
             overrides.append(item)
         else:
             positional.append(item)
-    return flags, options, overrides, positional
+    return options, overrides, positional
 
 
 def _positional(verb: str, values: list[str], overrides: list[str]) -> list[str]:
@@ -181,39 +166,10 @@ def _unalias(verb: str, item: str) -> str:
     return f"{match['sign']}{key}={match['value']}"
 
 
-def _as_hydra_takes_it(item: str) -> list[str]:
-    """One override in the form that Hydra does what it says: new keys added, names with commas in quotes."""
+def _with_names_in_quotes(item: str) -> str:
     match = _OVERRIDE.fullmatch(item)
-    if match is None or match["sign"]:
-        return [item]
-    key, value = match["key"], match["value"]
-    if key in _LISTS_IN_TEXT and _NAMES.fullmatch(value):
-        return [f"{key}='{value}'"]
-    if key in OPEN_DICTIONARIES:
-        pairs = [f"++{part}" for part in _pairs(key, value) or [item]]
-        # The first label is the positive one: merged into a recipe's, they would keep the recipe's order.
-        return [f"~{key}", *pairs] if key == "policy.labels" and len(pairs) > 1 else pairs
-    return [f"++{item}" if key.startswith(tuple(f"{name}." for name in OPEN_DICTIONARIES)) else item]
-
-
-def _pairs(key: str, value: str) -> list[str]:
-    """``K={a: x, "1": y}`` as ``K.a=x`` and ``K.1=y``, because a key in quotes is none to Hydra, and a bare 1 no text.
-
-    Empty where the value is something else than a flat mapping of text.
-    """
-    try:
-        pairs = yaml.load(value, yaml.BaseLoader) if value.strip().startswith("{") else None
-    except yaml.YAMLError:
-        return []
-    if not isinstance(pairs, dict) or not all(isinstance(item, str) and item for item in (*pairs, *pairs.values())):
-        return []
-    parts = []
-    for name, word in pairs.items():
-        text = quoted(word)
-        plain = _PATH_STEP.fullmatch(name)
-        escaped = _SPECIAL.sub(r"\\\g<0>", name)
-        parts.append(f"{key}.{name}={text}" if plain else f"{key}={{{escaped}: {text}}}")
-    return parts
+    names = match is not None and match["key"] in _LISTS_IN_TEXT and _NAMES.fullmatch(match["value"])
+    return f"{match['key']}='{match['value']}'" if match and names else item
 
 
 def quoted(text: str) -> str:
@@ -228,7 +184,7 @@ def _unquoted(value: str) -> str:
 
 
 def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list[Path]]:
-    """Replace ``recipe=some/file.yaml`` (also several, separated by commas) by the files' option names."""
+    """``recipe=some/file.yaml`` (also several, separated by commas) with absolute paths in quotes, and the files."""
     renamed: list[str] = []
     files: list[Path] = []
     for item in overrides:
@@ -239,13 +195,14 @@ def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list
         names = []
         for name in match["value"].split(","):
             given = _unquoted(name)
-            if not given.endswith((".yaml", ".yml")):
-                names.append(name)
-                continue
-            path = Path(os.path.realpath(cwd / expanded(given)))
-            if not path.is_file():
-                raise ConfigError(f"recipe={given}: there is no file {path}; give a file, or a name such as quickstart")
-            files.append(path)
-            names.append(local_recipe_name(path))
+            if given.endswith((".yaml", ".yml")):
+                path = Path(os.path.realpath(cwd / expanded(given)))
+                if not path.is_file():
+                    raise ConfigError(
+                        f"recipe={given}: there is no file {path}; give a file, or a name such as quickstart"
+                    )
+                files.append(path)
+                name = quoted(str(path))
+            names.append(name)
         renamed.append(f"recipe={','.join(names)}")
     return renamed, files

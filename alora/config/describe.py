@@ -1,13 +1,11 @@
 """``alora VERB --help``: the verb's own keys, one line each, from the schema's own words."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import is_dataclass
-from pathlib import Path
 from typing import Any
 
 from alora.config.arguments import other_names
-from alora.config.received import value_at
 from alora.config.schema import Recipe
 from alora.config.setting import Limits, settings_of
 
@@ -17,22 +15,22 @@ Set a key with key=value, choose a group's option with group=option, sweep with 
 """
 
 
-def verb_help(verb: str, values: Any, folders: Sequence[Path]) -> str:
+def verb_help(verb: str, values: Any, options: Callable[[str], list[str]]) -> str:
     """The keys that ``verb`` uses.
 
     Args:
         values: of the settings as the command line leaves them, by their names.
-        folders: where groups lie.
+        options: those of a group.
     """
     lines = []
     for key, kind, limits in keys_of(verb):
         if is_dataclass(kind):
-            lines += ["", f"{key}: {' '.join((kind.__doc__ or '').split()).replace('``', '')}", *_options(key, folders)]
+            lines += ["", f"{key}: {' '.join((kind.__doc__ or '').split()).replace('``', '')}", *_options(key, options)]
         else:
             shown = f"  {key}={_shown(value_at(values, key))}"
             names = "".join(f"or {name}=; " for name in other_names(verb, key))
             lines.append(f"{shown:<44} {names}{_meaning(limits)}".rstrip())
-    return "\n".join([*_options("recipe", folders), *lines, _FOOTER])
+    return "\n".join([*_options("recipe", options), *lines, _FOOTER])
 
 
 def keys_of(verb: str) -> list[tuple[str, Any, Limits]]:
@@ -58,8 +56,8 @@ def without_effect(verb: str, given: Collection[str]) -> list[str]:
     return found
 
 
-def _options(group: str, folders: Sequence[Path]) -> list[str]:
-    names = sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
+def _options(group: str, options: Callable[[str], list[str]]) -> list[str]:
+    names = options(group)
     return [f"  {group}={'|'.join(names)}"] if names else []
 
 
@@ -73,3 +71,9 @@ def _shown(value: Any) -> str:
 def _meaning(limits: Limits) -> str:
     words = f"({limits.words})" if limits.meaning and limits.words else limits.words
     return " ".join(filter(None, (limits.meaning, words)))
+
+
+def value_at(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values

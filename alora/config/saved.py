@@ -7,27 +7,25 @@ about and sets nothing on reload.
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from alora.atomic import write_text
-from alora.config.convert import typed_recipe
-from alora.config.received import forget_command_line, read_settings, require_bounded, require_settings_alone
+from alora.config.files import read_plain
+from alora.config.fill import COMMAND_LINE_ONLY, fill, fresh, resolved
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
 
+Section = TypeVar("Section", bound=Any)  # a dataclass of alora.config.schema
 _HEADER = "# Run it again: alora train recipe=THIS_FILE (elsewhere: and name=ANOTHER)\n# environment:\n"
-# The groups stand after the values, so that base=qwen3_4b on the command line wins over the saved base.
-_DEFAULTS = {"defaults": ["schema", "_self_", "groups"]}
-PRIMARY_DEFAULTS = ("schema", "groups")  # what only a primary config names; a recipe's names mean the group's options
 
 
 def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
-    """Write ``recipe`` to ``path`` in the form that ``--config-dir`` and ``--config-name`` reload.
+    """Write ``recipe`` to ``path``, a recipe file.
 
     Raises:
         OSError: the folder cannot be written.
@@ -36,7 +34,7 @@ def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mappi
     comments = "".join(f"#   {line}\n" for line in facts.splitlines())
     values = asdict(recipe)
     forget_command_line(values)
-    settings = _dump({**_DEFAULTS, **_literal(values), "run_dir": _following(recipe)})
+    settings = _dump({**_literal(values), "run_dir": _following(recipe)})
     write_text(path, _HEADER + comments + "\n" + settings)
 
 
@@ -91,17 +89,42 @@ def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
         RunError: the file cannot be read as YAML.
         ConfigError: it holds keys or types that this version does not know.
     """
-    values = read_settings(Path(path), RunError, "train again")
-    if not isinstance(values, dict):
+    file = Path(path)
+    values = read_plain(file, RunError, "train again")
+    if not (isinstance(values, dict) and values):
         raise RunError(f"{path}: this run's settings are not a YAML mapping; train again")
     values.pop("defaults", None)
-    values.pop("engine", None)  # scorer in the runs of an earlier commit; no stage's output depends on it
     forget_command_line(values)
-    require_settings_alone(values, str(path))
-    require_bounded(values)
-    try:
-        return typed_recipe(values)
-    except ConfigError as error:
-        lines = "\n".join(f"{path}: {line}" for line in str(error).splitlines())
-        remedy = "the run was made by another version of alora; train again or edit the file"
-        raise ConfigError(f"{lines}\n{remedy}") from error
+    settings = fresh()
+    if problems := [f"{path}: {problem}" for _, problem in fill(settings, values, in_file=True)]:
+        problems.append("the run was made by another version of alora; train again or edit the file")
+        raise ConfigError("\n".join(problems))
+    return resolved(settings)
+
+
+def forget_command_line(values: dict[str, Any]) -> None:
+    """Reset in a recipe's plain values what only a command line may say: a run folder neither keeps nor gives it."""
+    for key, allowed in COMMAND_LINE_ONLY.items():
+        section, _, name = key.rpartition(".")
+        given = values.get(section) if section else values
+        if isinstance(given, dict) and given.get(name) not in allowed:
+            given[name] = allowed[0]
+
+
+def over(given: Section, of_run: Section, spelt: Collection[str], section: str) -> Section:
+    """The command's settings of a section, and its run's where the command says nothing; mappings are joined.
+
+    Args:
+        spelt: ``Recipe.given``.
+        section: its name, with which those keys begin.
+    """
+    unset, result = type(given)(), {}
+    for name, value in vars(given).items():
+        before, key = getattr(of_run, name), f"{section}.{name}"
+        if is_dataclass(value):
+            result[name] = over(value, before, spelt, key)
+        elif isinstance(value, dict) and (value or key not in spelt):
+            result[name] = {**before, **value}
+        else:
+            result[name] = value if key in spelt or value != getattr(unset, name) else before
+    return replace(of_run, **result)

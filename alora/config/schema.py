@@ -32,6 +32,11 @@ DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
 TRACKERS = ("none", "tensorboard", "wandb", "mlflow", "trackio")
 _CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digits, '.' and '-'")
 _SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
+_QUANTIZED = {
+    "gptq": "PEFT silently trains a plain LoRA on GPTQ layers; use the bf16 base",
+    "hqq": "PEFT silently trains a plain LoRA on HQQ layers; use the bf16 base",
+    "awq": "its kernels give no gradient that alora has checked; use the bf16 base",
+}
 # The verbs that read an input, which must be there when it is named.
 _TRAINING = ("check", "train", "compare")
 OF_ARTIFACT = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
@@ -50,7 +55,8 @@ class BaseSettings:
     dtype: str = setting("auto", "auto: float32 on CPU, bfloat16 on GPU", choices=("auto", *DTYPES))
     device: str = setting("auto", "", form=(re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch, "auto, cpu, cuda or cuda:N"))
     weights: str = setting("pretrained", "random: the shape alone, for benchmarks", choices=("pretrained", "random"))
-    quantization: str | None = setting(None, "nf4: 4 bits; null: the artifact's own", choices=("none", "nf4"))
+    quantization: str | None = setting(None, "nf4: 4 bits; null: the artifact's own", choices=("none", "nf4"),
+                                       refused=_QUANTIZED)  # fmt: skip
     trust_remote_code: bool = setting(False, "run the base's own Python", in_files=(False,))
     template_kwargs: dict[str, bool] = setting({}, "passed to the chat template (enable_thinking)")
 

@@ -4,12 +4,11 @@ import copy
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
-from alora.config.elsewhere import REFUSED_VALUES
 from alora.config.secrets import redacted
 from alora.reading import lone_surrogate
 
@@ -30,6 +29,7 @@ class Limits:
     form: tuple[Callable[[str], object], str] | None = None  # whether a text is right, and what it must be
     some: bool = False  # neither an empty list nor an empty text
     distinct: bool = False  # a list without repetitions
+    refused: Mapping[str, str] = field(default_factory=dict)  # values that one may expect, and why they are no choice
     in_files: tuple[Any, ...] | None = None  # what a file may give, the default first; the rest only the command line
     read_by: tuple[str, ...] | None = None  # a file or folder: the verbs that cannot run without it when it is named
     of: tuple[str, ...] | None = None  # the verbs that use it; None: those of read_by, else of its section
@@ -69,7 +69,7 @@ class Limits:
         repeated = self.distinct and len(set(items)) < len(items)
         if value is None or not (repeated or any(not self._allows(item) for item in items)):
             return None
-        return f"{key} is {redacted(repr(value))[:200]}; {REFUSED_VALUES.get((key, str(value))) or self._remedy(value)}"
+        return f"{key} is {redacted(repr(value))[:200]}; {self.refused.get(str(value)) or self._remedy(value)}"
 
     def _allows(self, item: Any) -> bool:
         if self.form is not None:

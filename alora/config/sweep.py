@@ -7,47 +7,34 @@ travels as a file next to the run folders.
 
 import contextlib
 import functools
-import importlib
 import itertools
 import json
 import os
 import re
 import secrets
 import shutil
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.types import RunMode
-from omegaconf import DictConfig
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
 
 from alora.atomic import write_json
 from alora.config.arguments import Arguments, quoted, read_arguments
-from alora.config.compose import (
-    COMPOSITION_ERRORS,
-    compose,
-    composing,
-    hydra_main,
-    initialised,
-    note_idle,
-    to_recipe,
-)
-from alora.config.environment import outside_the_current_folder
+from alora.config.compose import note_idle, remark, to_recipe
+from alora.config.hydra_main import offer_options, run_hydra
+from alora.config.line import HYDRA_ERRORS, apart, explained, folders_of, is_of_hydra
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, first_line, one_line
 
 DONE, SKIPPED, FAILED, LOST = "done", "done before", "failed", "lost"
 LOST_CODE = 2  # a job without a report: its process died; the same command resumes it
 _LASTING = Path("runs", ".sweep")
-# Launchers that a file may choose: none of them rents machines.
-_BY_FILE = (".BasicLauncher", ".JoblibLauncher", ".LocalLauncher", ".SlurmLauncher", ".RayLauncher")
+_RECIPE_VALUE = "+recipe_value="  # recipe= as Hydra gets it: a value, since a file is no option
 _WITH_RUN_FOLDER = ("train", "compare")
 _WRITING_HERE = ("evaluate", "fleet", "report")  # into the working folder, where no output= is given
 _IN_PLACE = ("recalibrate", "export")  # into the artifact
@@ -85,73 +72,36 @@ def run_sweep(
     arguments = read_arguments(verb, argv, Path.cwd())
     if arguments.shows:
         raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")
-    arguments = replace(arguments, overrides=_last_of_each(arguments.overrides))
-    with composing(arguments, note):
-        changed, below = _plan(arguments, note)
-        launcher, sweeper = _launcher_and_sweeper(arguments)
-        if not (arguments.sets("hydra/launcher") or launcher.endswith(_BY_FILE)):
-            raise ConfigError(f"a file chooses {launcher}, which it may not; give hydra/launcher=NAME as an argument")
-        by_plugin = not (launcher.startswith("hydra._internal.") and sweeper.startswith("hydra._internal."))
-        with _sweep_folder(arguments, by_plugin) as (folder, of_hydra):
+    remark(arguments, note)
+    folders = folders_of(arguments)
+    shared, varied = apart(arguments.overrides, folders)
+    of_hydra = [item for item in arguments.overrides if is_of_hydra(item)]
+    with explained():
+        changed, below = _plan(arguments, shared, varied, note)
+        by_plugin = any(re.match(r"hydra/(launcher|sweeper)=(?!basic$)", item) for item in of_hydra)
+        with _sweep_folder(by_plugin) as (lasting, folder):
 
-            def task(composed: DictConfig) -> float | None:
-                _leave_rays_folder(arguments.cwd)
+            def task(_: DictConfig) -> float | None:
                 running = HydraConfig.get()
                 number = int(running.job.num)
-                chosen = [item for item in running.overrides.task if item not in arguments.overrides]
+                chosen = [item.replace(_RECIPE_VALUE, "recipe=") for item in running.overrides.task]
                 what = changed[number] if number < len(changed) else " ".join(chosen)
                 note(f"job {number}: {what}")
-                make = functools.partial(_own_recipe, composed, arguments, below, number)
+                make = functools.partial(_own_recipe, arguments, [*shared, *chosen], below, number)
                 record = _run_job(arguments.verb, JobRecord(number, what), make, run, report)
                 write_json(folder / f"{number}.json", asdict(record))
                 return record.metric
 
+            offer_options(folders)
+            words = ["--multirun", f"hydra.job.name=alora_{verb}", f"hydra.sweep.dir={quoted(str(lasting))}", *of_hydra]
+            words += [re.sub("^recipe=", _RECIPE_VALUE, str(item.input_line)) for item in varied]
             try:
-                with _ray_elsewhere() if "hydra_ray_launcher" in launcher else contextlib.nullcontext():
-                    hydra_main(arguments, of_hydra, task)
+                run_hydra(verb, words, asdict(Recipe()), task)
             except Exception as error:
-                if isinstance(error, COMPOSITION_ERRORS) or not by_plugin:
+                if isinstance(error, HYDRA_ERRORS) or not by_plugin:
                     raise
                 note(f"the launcher or sweeper gave up: {type(error).__name__}: {one_line(error)}")
             return _records(folder, changed)
-
-
-def _leave_rays_folder(folder: Path) -> None:
-    """Go to the command's ``folder`` from where :func:`_ray_elsewhere` left a worker; a machine may lack it."""
-    if Path.cwd().samefile(sys.prefix):
-        with contextlib.suppress(OSError):
-            os.chdir(folder)
-
-
-@contextlib.contextmanager
-def _ray_elsewhere() -> Iterator[None]:
-    """Hydra's launcher is to start Ray outside: where Ray starts is what its workers search first for modules."""
-    ray: Any = importlib.import_module("ray")
-    init, ray.init = ray.init, outside_the_current_folder()(ray.init)
-    try:
-        yield
-    finally:
-        ray.init = init
-
-
-def _last_of_each(overrides: Sequence[str]) -> tuple[str, ...]:
-    """``overrides`` without those that a later one of the same key and kind replaces, as in a single run: a sweeper
-    would take the last values at the first one's place among the jobs.
-
-    Raises:
-        ConfigError: a single run would merge them, and a sweeper would not.
-    """
-    last = {item.partition("=")[0].removeprefix("++"): number for number, item in enumerate(overrides)}
-    kept: list[str] = []
-    for number, item in enumerate(overrides):
-        key, _, value = item.removeprefix("++").partition("=")
-        if last[key] == number or re.match(r"[+~]*hydra[./]", key):  # no sweeper gets those
-            kept.append(item)
-        elif value.startswith("{"):
-            raise ConfigError(
-                f"{key.lstrip('+')} has several mappings, or keys in quotes: a sweep merges none; put it into a recipe"
-            )
-    return tuple(kept)
 
 
 def _records(folder: Path, expected: Sequence[str]) -> list[JobRecord]:
@@ -162,26 +112,23 @@ def _records(folder: Path, expected: Sequence[str]) -> list[JobRecord]:
     return [found[number] for number in sorted(found)]
 
 
-def _launcher_and_sweeper(arguments: Arguments) -> tuple[str, str]:
-    """The classes that Hydra will run the jobs by, also where a recipe names them."""
-    with initialised(arguments):
-        loader = GlobalHydra.instance().config_loader()
-        composed = loader.load_configuration(arguments.config_name, list(arguments.overrides), RunMode.MULTIRUN)
-    return str(composed.hydra.launcher["_target_"]), str(composed.hydra.sweeper["_target_"])
-
-
-def _plan(arguments: Arguments, note: Callable[[str], None]) -> tuple[list[str], str]:
+def _plan(
+    arguments: Arguments, shared: Sequence[str], varied: Sequence[Override], note: Callable[[str], None]
+) -> tuple[list[str], str]:
     """What tells the jobs apart, and what their run folders lie below; all recipes are checked.
 
     Raises:
         ConfigError: they cannot run, or would write to one place.
     """
-    with initialised(arguments):
-        jobs = _jobs_of(arguments)
-    numbered = [[*job, f"hydra.job.num={number}", f"hydra.job.id={number}"] for number, job in enumerate(jobs)]
-    recipes = [to_recipe(compose(arguments, job), arguments) for job in numbered]
+    if arguments.sets("hydra/sweeper"):  # which decides as it goes
+        return [], below_the_run([])
+    jobs = list(itertools.product(*map(_values, varied)))
+    if not jobs:
+        patterns = [str(item.input_line) for item in varied if "glob(" in str(item.input_line)]
+        raise ConfigError(f"this sweep has no job: {' '.join(patterns)} matches nothing; --help lists every option")
+    recipes = [_numbered(arguments, [*shared, *job], number) for number, job in enumerate(jobs)]
     note_idle(arguments, {key for recipe in recipes for key in recipe.given}, note)
-    changed = [" ".join(item for item in job if item not in arguments.overrides) for job in jobs]
+    changed = [" ".join(job) for job in jobs]
     if arguments.verb in _WITH_RUN_FOLDER:
         return changed, below_the_run(recipes)
     places = [place for recipe in recipes for place in _places(arguments.verb, recipe)]
@@ -191,6 +138,21 @@ def _plan(arguments: Arguments, note: Callable[[str], None]) -> tuple[list[str],
             "'output=results/${hydra:job.num}'"
         )
     return changed, ""
+
+
+def _values(item: Override) -> list[str]:
+    return [f"{item.get_key_element()}={value}" for value in item.sweep_string_iterator()]
+
+
+def _numbered(arguments: Arguments, overrides: Sequence[str], number: int) -> Recipe:
+    """The recipe of a job that Hydra will number so, which a setting may refer to."""
+    job = {"num": number, "id": str(number), "name": f"alora_{arguments.verb}"}
+    hydra: Any = HydraConfig.instance()
+    before, hydra.cfg = hydra.cfg, OmegaConf.create({"hydra": {"job": job}})
+    try:
+        return to_recipe(arguments, overrides)
+    finally:
+        hydra.cfg = before
 
 
 def _places(verb: str, recipe: Recipe) -> list[str]:
@@ -207,28 +169,6 @@ def _places(verb: str, recipe: Recipe) -> list[str]:
     return []
 
 
-def _jobs_of(arguments: Arguments) -> list[list[str]]:
-    """The overrides of each job; none when another sweeper decides as it goes. Hydra must be initialised.
-
-    Raises:
-        ConfigError: there is no job, because a pattern matches nothing.
-    """
-    if arguments.sets("hydra/sweeper"):
-        return []
-    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-    values = [
-        [f"{item.get_key_element()}={value}" for value in item.sweep_string_iterator()]
-        if item.is_sweep_override()
-        else [str(item.input_line)]
-        for item in parser.parse_overrides(list(arguments.overrides))
-    ]
-    jobs = [list(job) for job in itertools.product(*values)]
-    if not jobs:
-        patterns = [item for item in arguments.overrides if "glob(" in item]
-        raise ConfigError(f"this sweep has no job: {' '.join(patterns)} matches nothing; --help lists every option")
-    return jobs
-
-
 def below_the_run(recipes: Sequence[Recipe]) -> str:
     """What names a job's own folder below its run folder: nothing, its policy, or its number.
 
@@ -241,41 +181,30 @@ def below_the_run(recipes: Sequence[Recipe]) -> str:
     return "policy" if len(folders) == 1 and None not in policies and len(policies) == len(recipes) else "number"
 
 
-def _own_recipe(composed: DictConfig, arguments: Arguments, below: str, number: int) -> Recipe:
-    recipe = to_recipe(composed, arguments)
+def _own_recipe(arguments: Arguments, overrides: Sequence[str], below: str, number: int) -> Recipe:
+    recipe = to_recipe(arguments, overrides)
     own = recipe.policy.id if below == "policy" else number
     return replace(recipe, run_dir=f"{recipe.run_dir}/{own}") if below else recipe
 
 
 @contextlib.contextmanager
-def _sweep_folder(arguments: Arguments, by_plugin: bool) -> Iterator[tuple[Path, list[str]]]:
-    """Where the jobs' records lie, and the overrides that tell Hydra where to keep its own.
+def _sweep_folder(by_plugin: bool) -> Iterator[tuple[Path, Path]]:
+    """A new folder below ``runs/.sweep``, where Hydra keeps its records, and one in it for those of the jobs.
 
-    The built-in launcher runs jobs in this process and needs nothing to last. Another one gets the absolute path of a
-    new folder below ``runs/.sweep``, and so does another sweeper: what they keep there (submitit its logs, Optuna its
-    best parameters) stays, and the records are removed when they were read.
+    What other launchers and sweepers keep there stays (submitit its logs, Optuna its best parameters); the rest is
+    removed when it was read.
     """
-    if by_plugin:
-        # New: Hydra writes through links in it, submitit unpickles results in it, and `runs` may be a received folder.
-        lasting = Path.cwd() / _LASTING / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(4)}"
-        lasting.mkdir(parents=True)
-        folder = lasting / "jobs"
-        folder.mkdir()
-    else:
-        lasting = folder = Path(tempfile.mkdtemp(prefix="alora-sweep-"))
+    lasting = Path.cwd() / _LASTING / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{secrets.token_hex(4)}"
+    folder = lasting / "jobs"
+    made = [place for place in (lasting, lasting.parent, lasting.parent.parent) if not place.exists()]
+    folder.mkdir(parents=True)
     try:
-        named = arguments.sets("hydra.sweep.dir")
-        if not named and "${" in str(lasting):  # the override would have it resolved
-            raise ConfigError(f"jobs of this sweep would go to {lasting}; give that folder a name without '${{'")
-        more = [] if named else [f"hydra.sweep.dir={quoted(str(lasting))}"]
-        more += [] if arguments.sets("hydra.job.name") else [f"hydra.job.name=alora_{arguments.verb}"]
-        yield folder, more
+        yield lasting, folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            lasting.rmdir()  # when nothing was kept in it
-            lasting.parent.rmdir()
-            lasting.parent.parent.rmdir()
+        shutil.rmtree(folder if by_plugin else lasting, ignore_errors=True)
+        for place in made:
+            with contextlib.suppress(OSError):  # it is not empty, or gone
+                place.rmdir()
 
 
 def _run_job(

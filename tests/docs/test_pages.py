@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from alora.cli import VERBS, main
-from alora.config.convert import schema_types
+from alora.config.fill import TYPES
 from scripts.run_docs import ROOT, alora_commands, read_blocks, run_page
 from scripts.write_reference import PAGES, rewritten
 
@@ -101,7 +101,7 @@ def test_the_reference_says_what_a_line_of_the_schema_says():
     assert "| `adapter.rank` | int | `16` | of the two factors A and B | between 1 and 512 |" in page
     assert "| `base.trust_remote_code` | bool | `false` | run the base's own Python | in a file only `false` |" in page
     assert len(re.findall(r"^\| `[a-z_.]+` \| ", page, re.MULTILINE)) == sum(
-        not is_dataclass(kind) for kind in schema_types().values()
+        not is_dataclass(kind) for kind in TYPES.values()
     )
 
 

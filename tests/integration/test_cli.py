@@ -146,7 +146,7 @@ BAD_COMMAND_LINES = [
     (["train", "recipe=quickstrat"], ["did you mean recipe=quickstart?"]),
     (["train", "recipe=missing.yaml"], ["there is no file", "missing.yaml"]),
     (["train", "recipe=quickstart", "base=qwen3"], ["base=qwen3", "qwen3_4b"]),
-    (["train", "recipe=quickstart", "base=smollm2,qwen3_4b"], ["Ambiguous value", "--multirun"]),
+    (["train", "recipe=quickstart", "base=smollm2,qwen3_4b"], ["base=smollm2,qwen3_4b", "-m runs"]),
     (["train", "recipe=quickstart", "data.train=no.jsonl"], ["data.train", "no.jsonl", "looked for"]),
     (["train", "recipe=quickstart", "base.source=./nowhere"], ["base.source", "./nowhere"]),
     (["train", "recipe=quickstart", "adapter.rank=0", "prompt.layout=turn"], ["adapter.rank is 0", "prompt.layout"]),
@@ -163,12 +163,12 @@ BAD_COMMAND_LINES = [
     (["train", "recipe=quickstart", "training.threads=100000"], ["training.threads is 100000", "1 and 1024"]),
     (["train", "recipe=quickstart", "name=${nope}"], ["name: Interpolation key 'nope' not found"]),
     (["train", "recipe=quickstart", "data.label_map={a:'${b.c}'}"], ["data.label_map: Interpolation key 'b.c'"]),
-    (["train", "recipe=quickstart", "~training"], ["~training: ", "cannot be removed"]),
-    (["train", "recipe=quickstart", "~data"], ["~data: ", "cannot be removed"]),
+    (["train", "recipe=quickstart", "~training"], ["training cannot be removed"]),
+    (["train", "recipe=quickstart", "~data"], ["data cannot be removed"]),
     (["train", "recipe=~nobody/a.yaml"], ["there is no file", "~nobody/a.yaml"]),
     (["train", "recipe=quickstart", "policy=jailbreak"], ["policy.file", "inline policy"]),
     (["train", "quickstart"], ["'quickstart' is not key=value", "recipe=quickstart"]),
-    (["train", "--config-dir", "nowhere"], ["nowhere", "not found"]),
+    (["train", "--config-dir", "nowhere"], ["nowhere", "no such folder"]),
     (["train", "--config-name", "nowhere"], ["nowhere"]),
     (["train", "recipe=quickstart", "output=x"], ["output= has no effect", "run_dir="]),
     (["train", "recipe=quickstart", "seed=1"], ["unknown key 'seed'", "did you mean 'training.seed'?"]),
@@ -182,7 +182,7 @@ BAD_COMMAND_LINES = [
     (["train", "--cfg", "job", "training.epochs=-1", "prompt.layout=x"], ["training.epochs is -1", "prompt.layout"]),
     (["train", "--cfg=job", "training.epochs=a"], ["training.epochs is 'a'"]),
     (["train", "--cfg", "job", "-m", "training.seed=0,1"], ["leave it out to print"]),
-    (["train", "--config-nam=config"], ["cut short", "in full"]),
+    (["train", "--config-nam=config"], ["--config-nam=config", "no such flag"]),
     (["score"], ["no conversation is given", "no bundle is given"]),
     (["doctor", "base"], ["no use for 'base'"]),
     (["validate"], ["alora validate needs artifact=DIR"]),
@@ -205,14 +205,6 @@ def test_bad_command_line_gives_one_message_and_leaves_nothing(arguments, words,
     assert "Error executing" not in captured.err
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("verb", ["check", "train", "serve"])
-def test_settings_for_numba_in_the_current_folder_are_refused(verb, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".numba_config.yaml").symlink_to("nowhere")
-    assert main([verb, "artifact=nowhere"]) == 2
-    assert "a .numba_config.yaml, by which numba" in capsys.readouterr().err
 
 
 def test_bad_flag_is_told_by_the_parser(tmp_path, monkeypatch, capsys):

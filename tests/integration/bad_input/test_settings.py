@@ -28,8 +28,10 @@ SETTINGS = {
         ["adapter.rank is 0", "training.batch_size is 0", "choose one of transcript, turns"],
     ),
     "quantization that is not there": Case("train base.quantization=int3", ["base.quantization is 'int3'", "choose"]),
-    "settings from a pickle": Case("check --experimental-rerun=config.pickle", ["unpickles its file"]),
-    "settings from a pickle, in short": Case("check --exp=config.pickle", ["unpickles its file"]),
+    "settings from a pickle": Case(
+        "check --experimental-rerun=config.pickle", ["--experimental-rerun", "no such flag"]
+    ),
+    "settings from a pickle, in short": Case("check --exp=config.pickle", ["--exp=config.pickle", "no such flag"]),
     "no such device": Case("train base.device=tpu", ["base.device is 'tpu'", "cuda:N"]),
     "no base": Case("train base.source={here}/base", ["base.source", "there is no folder", "base=smollm2"]),
     "targets that match nothing": Case("train adapter.targets=[c_attn]", ["'c_attn' matches no", "it has", "q_proj"]),
@@ -111,9 +113,7 @@ SETTINGS = {
     "verdicts that cannot be written": Case(
         "score artifact={place}/run {place}/talk.json output={place}/policy.yaml/v.json", ["policy.yaml", "choose a"]
     ),
-    "packing, as TRL has it": Case("train training.packing=true", ["'training.packing'", "only the last one adapted"]),
-    "beam search, added": Case("train +training.num_beams=4", ["'training.num_beams'", "no beam search"]),
-    "dropout, as PEFT has it": Case("train adapter.lora_dropout=0.1", ["'adapter.lora_dropout'", "weight_decay"]),
+    "a rate, as PEFT's users name it": Case("train training.lr=1", ["'training.lr'", "training.learning_rate"]),
     "a base to be quantized by GPTQ": Case(
         "train base.quantization=gptq", ["base.quantization is 'gptq'", "silently trains a plain LoRA", "bf16"]
     ),

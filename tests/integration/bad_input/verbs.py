@@ -73,7 +73,7 @@ RECIPES = {
     "not YAML": recipe("name: [", "mine.yaml"),
     "not UTF-8": recipe(b"name: \xff", "mine.yaml"),
     "a list": recipe("- name: x\n", "mine.yaml: a recipe is a YAML mapping"),
-    "a text": recipe("hello\n", "mine.yaml", "hello"),
+    "a text": recipe("hello\n", "mine.yaml: a recipe is a YAML mapping"),
     "an unknown key": recipe("nonsense: 3\n", "nonsense"),
     "an unknown key below": recipe("training: {epcohs: 3}\n", "epcohs", "epochs"),
     "a wrong type": recipe("training: {epochs: many}\n", "training.epochs", "'many'"),
@@ -102,9 +102,6 @@ SERVERS["a judge's port above all"] = Case(
     ["judge.url is 'http://127.0.0.1:99999"],
 )
 
-MILLION = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(5)
-)
 OTHERS = {
     "a learning rate without end": Case("train training.learning_rate=inf", ["training.learning_rate is inf"]),
     "a learning rate beyond numbers": Case("train training.learning_rate=1e999", ["training.learning_rate is inf"]),
@@ -154,10 +151,10 @@ OTHERS = {
         damage=lambda bundle: ((bundle / "README.md").unlink(), (bundle / "README.md").symlink_to("/etc/hostname")),
     ),
     "a recipe that calls": recipe(
-        "hydra: {callbacks: {mine: {_target_: pathlib.Path.touch, self: made}}}\n", "hydra.callbacks"
+        "hydra: {callbacks: {mine: {_target_: pathlib.Path.touch, self: made}}}\n", "mine.yaml:1", "hydra.callbacks"
     ),
-    "a recipe of a million aliases": recipe(MILLION, "mine.yaml"),
-    "a recipe nested without end": recipe("[" * 100_000, "mine.yaml"),
+    "a recipe that reads the environment": recipe("name: ${oc.env:HOME}\n", "mine.yaml:1", "name=..."),
+    "a recipe in a package of Hydra's": recipe("# @package data\ntrain: x\n", "mine.yaml", "_global_"),
     "a recipe that leads to itself": Case(
         "train recipe={here}/loop.yaml", ["loop.yaml"], damage=lambda here: (here / "loop.yaml").symlink_to("loop.yaml")
     ),

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from alora.config.saved import save_recipe
 from alora.errors import ConfigError
 from tests.integration.config.test_compose import recipe_of
 
@@ -48,6 +47,8 @@ def test_every_row_of_the_page_s_table_works_as_written(typed):
         ("data.label_map.unsafe=violation", {"unsafe": "violation"}),
         ("+data.label_map={unsafe: violation}", {"unsafe": "violation"}),
         ("++data.label_map.1=violation", {"1": "violation"}),
+        ("data.label_map.v1.0=violation", {"v1.0": "violation"}),
+        ("++data.label_map={1: violation}", {"1": "violation"}),
         ("data.label_map={}", {}),
     ],
 )
@@ -73,15 +74,15 @@ def test_labels_on_the_command_line_take_the_place_of_a_recipes_and_their_order_
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("++data.label_map={1: violation}", ["data.label_map", "key 1 is read as int", '{"1": ...}']),
+        ("data={label_map: {1: violation}}", ["data.label_map", "key 1 is read as int", '{"1": ...}']),
         ("data.label_map=null", ["data.label_map cannot be null", "data.label_map={}"]),
         ("data.label_map=3", ["data.label_map", "takes {KEY: VALUE"]),
-        ('data.label_map={"a: b', ["recipe file"]),
+        ('data.label_map={"a: b', ["data.label_map", "not key=value"]),
         ("base.template_kwargs={enable_thinking: maybe}", ["base.template_kwargs", "maybe", "true or false"]),
-        ("~data.test", ["data.test cannot be removed; give it a value: data.test=null"]),
-        ("~training.seed", ["training.seed cannot be removed", "training.seed=VALUE"]),
+        ("~data.test", ["data.test cannot be removed"]),
+        ("~training.seed", ["training.seed cannot be removed"]),
         ("~trainnig.seed", ["unknown key 'trainnig.seed'", "training.seed"]),
-        ("data.lable_map={a: b}", ["unknown key 'data.lable_map'", "did you mean 'data.label_map'?"]),
+        ("data.lable_map={a: b}", ["unknown key 'data.lable_map.a'", "did you mean 'data.label_map'?"]),
         ("data.train=a,b", ["data.train", "quote"]),
     ],
 )
@@ -96,13 +97,13 @@ def test_what_cannot_be_is_told_with_its_remedy(typed, words):
 
 def test_bare_numbers_as_keys_of_a_file(here):
     (here / "r.yaml").write_text("data:\n  label_map: {1: violation, 0: ok}\n")
-    with pytest.raises(ConfigError, match=r'r\.yaml: data\.label_map: the key 1 is read as int.*\{"1": \.\.\.\}'):
+    with pytest.raises(ConfigError, match=r'r\.yaml:2: data\.label_map: the key 1 is read as int.*\{"1": \.\.\.\}'):
         recipe_of("train", "recipe=r.yaml")
 
 
 def test_a_section_is_not_removed_though_something_below_it_is_added(here):
     for section in ("training", "policy"):
-        with pytest.raises(ConfigError, match="a section cannot be removed"):
+        with pytest.raises(ConfigError, match=f"{section} cannot be removed"):
             recipe_of("doctor", f"~{section}", f"++{section}.seed=1")
     with pytest.raises(ConfigError, match=r"policy\.labels cannot be removed"):
         recipe_of("doctor", "~policy.labels")
@@ -112,22 +113,3 @@ def test_bare_words_that_yaml_reads_as_true_and_false(here):
     (here / "r.yaml").write_text("data:\n  label_map: {yes: violation, no: ok}\n")
     with pytest.raises(ConfigError, match=r'the key True is read as bool.*\{"yes": \.\.\.\}'):
         recipe_of("train", "recipe=r.yaml")
-
-
-class TestSavedRunAsARecipe:
-    @pytest.fixture
-    def run(self, here) -> Path:
-        save_recipe(recipe_of("train", "recipe=quickstart", "data.label_map={1: violation}"), here / "a/run.yaml", {})
-        return here / "a"
-
-    def test_is_the_same_run_again(self, run):
-        again = recipe_of("train", "recipe=a/run.yaml")
-        assert again == recipe_of("train", "--config-dir", str(run), "--config-name", "run")
-        assert recipe_of("check", "recipe=a/run.yaml", "training.seed=4").training.seed == 4
-
-    def test_other_defaults_of_a_recipe_still_count(self, run):
-        (run / "own.yaml").write_text("defaults: [schema, {override /base: smollm2}, groups]\nname: x\n")
-        assert recipe_of("doctor", "recipe=a/own.yaml").base.source == "smollm2"
-        (run / "bad.yaml").write_text("defaults: [scheme]\nname: x\n")
-        with pytest.raises(ConfigError, match="scheme"):
-            recipe_of("doctor", "recipe=a/bad.yaml")

@@ -12,41 +12,48 @@ from alora.config.sweep import run_sweep
 from alora.errors import ConfigError
 from tests.integration.config.test_compose import recipe_of
 
-TOUCH = {"_target_": "pathlib.Path.touch", "self": "OWNED"}
-SAVE = {"_target_": "numpy.savetxt", "fname": "OWNED", "X": [1]}
-COPY = {"_target_": "shutil.copyfile", "src": "mine.yaml", "dst": "OWNED"}
-CALLBACK = "hydra: {callbacks: {x: {_target_: pathlib.Path.touch, self: OWNED}}}"
-TARGET = "_target_: pathlib.Path.touch\nself: OWNED"
-HOSTILE = {
-    "touch": ({"hydra": {"callbacks": {"x": TOUCH}}}, "hydra.callbacks.x._target_"),
-    "save": ({"hydra": {"callbacks": {"x": SAVE}}}, "hydra.callbacks.x._target_"),
-    "copy": ({"hydra": {"callbacks": {"x": COPY}}}, "hydra.callbacks.x._target_"),
-    "target": ({"hydra": {"launcher": TOUCH}}, "hydra.launcher._target_"),
-    "inside": ({"hydra": {"launcher": {"n_jobs": TOUCH}}}, "hydra.launcher.n_jobs._target_"),
-    "shell": ({"hydra": {"launcher": {"setup": ["touch OWNED"]}}}, "hydra.launcher.setup"),
-    "shell in a word": ({"hydra": {"launcher": {"partition": "gpu\ntouch OWNED"}}}, "hydra.launcher.partition"),
-    "logging": (
-        {"hydra": {"job_logging": {"handlers": {"()": "os.system"}}}},
-        "hydra.job_logging.handlers.()",
+TARGET = "_target_: pathlib.Path.touch\nself: OWNED\n"
+CALLBACK = "name: x\nhydra: {callbacks: {x: {_target_: pathlib.Path.touch, self: OWNED}}}\n"
+HOSTILE = {  # the file, the line that the message names, and what it says
+    "a callback": (CALLBACK, 2, "a recipe sets nothing of Hydra; give hydra.callbacks.x._target_=..."),
+    "a launcher": (
+        "hydra: {launcher: {setup: [touch OWNED]}}",
+        1,
+        "a recipe sets nothing of Hydra; give hydra.launcher.setup=...",
     ),
-    "a place": ({"hydra": {"run": {"dir": "OWNED"}}}, "hydra.run.dir"),
-    "another place": ({"hydra": {"output_subdir": "OWNED"}}, "hydra.output_subdir"),
-    "jobs": ({"hydra": {"sweeper": {"params": {"base.trust_remote_code": "true"}}}}, "hydra.sweeper.params"),
-    "a copy of the environment": ({"hydra": {"job": {"env_copy": ["SECRET"]}}}, "hydra.job.env_copy"),
-    "a change of the environment": ({"hydra": {"job": {"env_set": {"PATH": "."}}}}, "hydra.job.env_set.PATH"),
-    "a whole section": ({"hydra": "${name}"}, "hydra: "),
-    "the environment": ({"name": "${oc.env:SECRET}"}, "name: a file refers to settings alone"),
-    "nested": ({"name": "${oc.${engine}:SECRET}"}, "name: a file refers to settings alone"),
-    "behind an escaped one": ({"name": "\\${a}${oc.env:SECRET}"}, "name: a file refers to settings alone"),
-    "in a list": ({"compare": {"arms": ["${oc.env:SECRET}"]}}, "compare.arms: a file refers"),
-    "trust": ({"base": {"trust_remote_code": True}}, "base.trust_remote_code is taken from the command line alone"),
-    "trust by reference": ({"base": {"trust_remote_code": "${strict}"}}, "base.trust_remote_code is taken"),
-    "options of vLLM": ({"serving": {"arguments": ["--trust-remote-code"]}}, "serving.arguments is taken from"),
-    "whom a server answers": ({"serving": {"host": "0.0.0.0"}}, "serving.host is taken from the command line alone"),
-    "a public upload": ({"export": {"private": False}}, "export.private is taken from the command line alone"),
-    "a judge": ({"judge": {"url": "https://far.example/v1"}}, "judge.url is taken"),
-    "a key": ({"judge": {"api_key_env": "SECRET"}}, "judge.api_key_env is taken"),
-    "a server": ({"scorer": "http://far.example"}, "scorer is taken"),
+    "a reference for Hydra": ("hydra: ${name}", 1, "a recipe sets nothing of Hydra; give hydra=..."),
+    "a search path": (
+        "hydra: {searchpath: [pkg://antigravity]}",
+        1,
+        "a recipe sets nothing of Hydra; give hydra.searchpath=...",
+    ),
+    "a call": (f"policy:\n  labels:\n    {TARGET.splitlines()[0]}\n", 3, "_target_ calls code"),
+    "a package": (f"# @package hydra.callbacks.x\n{TARGET}", 2, "_target_ calls code"),
+    "another package": ("# @package data\ntrain: x\n", None, "'@package data' is Hydra's"),
+    "the environment": (
+        "strict: true\nname: ${oc.env:SECRET}\n",
+        2,
+        "name: a file refers to settings alone, as ${name}",
+    ),
+    "the date": ("name: ${now:%Y}", 1, "name: a file refers to settings alone"),
+    "nested": ("name: ${oc.${scorer}:SECRET}", 1, "name: a file refers to settings alone"),
+    "behind an escaped one": ("name: \\${a}${oc.env:SECRET}", 1, "name: a file refers to settings alone"),
+    "in a list": ("compare: {arms: ['${oc.env:SECRET}']}", 1, "compare.arms: a file refers"),
+    "trust": ("base:\n  trust_remote_code: true\n", 2, "base.trust_remote_code is taken from the command line alone"),
+    "trust by reference": ("base: {trust_remote_code: '${strict}'}", 1, "base.trust_remote_code is taken"),
+    "options of vLLM": ("serving: {arguments: [--trust-remote-code]}", 1, "serving.arguments is taken from"),
+    "whom a server answers": ("serving: {host: 0.0.0.0}", 1, "serving.host is taken from the command line alone"),
+    "a public upload": ("export: {private: false}", 1, "export.private is taken from the command line alone"),
+    "a judge": ("judge: {url: 'https://far.example/v1'}", 1, "judge.url is taken"),
+    "a key": ("judge: {api_key_env: SECRET}", 1, "judge.api_key_env is taken"),
+    "a server": ("scorer: http://far.example", 1, "scorer is taken"),
+    "an option that leads out": ("base: ../../elsewhere", 1, "base=../../elsewhere: there is no such option"),
+    "a launcher of Hydra's": ("defaults: [{override /hydra/launcher: ray_aws}]", 1, "defaults chooses options"),
+    "a package of an option": ("defaults: [{/training@data: quick}]", 1, "defaults chooses options"),
+    "a file": ("defaults: [../../elsewhere]", 1, "defaults chooses options"),
+    "no option": ("defaults: [{training: '${oc.env:SECRET}'}]", 1, "defaults chooses options"),
+    "no list": ("defaults: 7", 1, "defaults chooses options"),
+    "a list in the list": ("defaults: [[1]]", 1, "defaults chooses options"),
 }
 
 
@@ -70,57 +77,43 @@ def refused(capsys, words: str, *argv: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_a_recipe_asks_for_does_not_happen(here, capsys, name):
-    values, words = HOSTILE[name]
-    (here / "mine.yaml").write_text(yaml.safe_dump(values))
-    refused(capsys, f"mine.yaml: {words}", "check", "recipe=mine.yaml")
+    text, line, words = HOSTILE[name]
+    (here / "mine.yaml").write_text(text)
+    where = "" if name == "an option that leads out" else "mine.yaml: " if line is None else f"mine.yaml:{line}: "
+    refused(capsys, f"{where}{words}", "check", "recipe=mine.yaml")
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "argv"),
+    ("file", "argv"),
     [
-        ("recipe.yaml", CALLBACK, ()),
-        (
-            "run.yaml",
-            CALLBACK,
-            ("-cd", ".", "-cn", "run"),
-        ),
-        ("run.yaml", "hydra: {searchpath: [pkg://antigravity]}", ("-cd", ".", "-cn", "run")),
-        ("run.yaml", "hydra: ${x}\nx: {searchpath: [pkg://antigravity]}", ("-cd", ".", "-cn", "run")),
-        (
-            "recipe/a.yaml",
-            f"# @package hydra.callbacks.x\n{TARGET}",
-            ("-cd", ".", "recipe=a"),
-        ),
-        (
-            "policy/a.yaml",
-            TARGET,
-            ("-cd", ".", "+policy@hydra.callbacks.x=a"),
-        ),
-        ("hydra/callbacks/a.yaml", "x: {_target_: pathlib.Path.touch, self: OWNED}", ("-cd", ".", "hydra/callbacks=a")),
-        ("hydra/launcher/a.yaml", TARGET, ("-cd", ".", "-m", "hydra/launcher=a")),
+        ("recipe.yaml", ()),
+        ("run.yaml", ("-cd", ".", "-cn", "run")),
+        ("recipe/a.yaml", ("-cd", ".", "recipe=a")),
+        ("recipe/a.yaml", ("-cd", ".", "-m", "recipe=a", "training.seed=1,2")),
+        ("policy/a.yaml", ("-cd", ".", "policy=a")),
+        ("policy/a.yaml", ("-cd", ".", "--cfg", "job", "policy=a")),
+        ("team/a.yaml", ("hydra.searchpath=[.]", "+team=a")),
     ],
-    ids=["unnamed", "primary", "search path", "reference", "package", "package of a choice", "callback", "launcher"],
 )
-def test_wherever_it_stands(here, capsys, file, text, argv):
+def test_wherever_it_stands(here, capsys, file, argv):
     (here / file).parent.mkdir(exist_ok=True, parents=True)
-    (here / file).write_text(text)
-    refused(capsys, "a file may set the size of a launcher's jobs", "check", *argv)
+    (here / file).write_text(CALLBACK)
+    refused(capsys, f"{Path(file).name}:2: a recipe sets nothing of Hydra", "check", *argv)
 
 
-def test_a_defaults_list_does_not_bring_a_package(here, capsys):
-    (here / "recipe").mkdir()
-    (here / "recipe/a.yaml").write_text("# @package _global_\ndefaults: [b@hydra.callbacks.x]\n")
-    (here / "recipe/b.yaml").write_text("_target_: pathlib.Path.touch\nself: OWNED\n")
-    refused(capsys, "b.yaml: ", "check", "-cd", ".", "recipe=a")
+def test_what_hydra_runs_does_not_come_from_a_users_folder(here):
+    (here / "hydra/launcher").mkdir(parents=True)
+    (here / "hydra/launcher/a.yaml").write_text(TARGET)
+    argv = ["-m", "-cd", ".", "plan.rate=1,2", "output=${plan.rate}", "hydra/launcher=a"]
+    with pytest.raises(ConfigError, match="hydra/launcher=a is not installed"):
+        run_sweep("plan", argv, pytest.fail, report, print)
+    assert not (here / "OWNED").exists()
 
 
 def test_what_recipes_are_for_still_works(here):
-    (here / "mine.yaml").write_text(
-        "name: seed_${training.seed}_${now:%Y}\npolicy: {title: Text, rule: 'costs \\${x}'}\n"
-        "hydra: {launcher: {n_jobs: 3}}\n"
-    )
-    recipe = recipe_of("doctor", "recipe=mine.yaml", "hydra/launcher=joblib", "base.trust_remote_code=true")
-    assert recipe.name.startswith("seed_0_20")
+    (here / "mine.yaml").write_text("name: seed_${training.seed}\npolicy: {title: Text, rule: 'costs \\${x}'}\n")
+    recipe = recipe_of("doctor", "recipe=mine.yaml", "base.trust_remote_code=true")
+    assert recipe.name == "seed_0"
     assert recipe.policy.rule == "costs ${x}"
     assert recipe.base.trust_remote_code
 
@@ -152,74 +145,20 @@ def test_a_run_refers_to_no_environment(here):
         read_saved_recipe(here / "run.yaml")
 
 
-def labels(count: int) -> dict[str, str]:
-    """References that double the text at each step."""
-    return {f"l{i}": f"${{policy.labels.l{i + 1}}}" * 2 for i in range(count)} | {f"l{count}": "x"}
-
-
-BOMBS = {
-    "aliases": "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
-    + "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)),
-    "flow": "a: " + "[" * 100_000,
-    "blocks": "- " * 100_000,
-    "an alias in itself": "a: &a [*a]",
-    "references": yaml.safe_dump({"policy": {"labels": labels(60)}}),
-    "references in a list": yaml.safe_dump({"policies": [f"${{policies.{i + 1}}}" * 2 for i in range(60)] + ["x"]}),
-}
-
-
-@pytest.mark.parametrize("argv", [("recipe=bomb.yaml",), ("-cd", ".", "-cn", "bomb")])
-@pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused(here, capsys, name, argv):
-    (here / "bomb.yaml").write_text(BOMBS[name])
-    assert main(["check", *argv]) == 2
-    errors = capsys.readouterr().err
-    assert "too large" in errors or "nested deeper than 50 levels" in errors, errors
-    assert len(errors) < 1000
+def test_references_without_end_are_an_ordinary_error(here, capsys):
+    labels = {f"l{i}": f"${{policy.labels.l{i + 1}}}" * 2 for i in range(60)}
+    (here / "mine.yaml").write_text(yaml.safe_dump({"policy": {"labels": labels}}))
+    refused(capsys, "policy.labels: ", "check", "recipe=mine.yaml")
 
 
 def test_a_recipe_that_includes_itself(here, capsys):
     (here / "recipe").mkdir()
-    (here / "recipe/a.yaml").write_text("# @package _global_\ndefaults: [a]\n")
+    (here / "recipe/a.yaml").write_text("recipe: b\n")
+    (here / "recipe/b.yaml").write_text("recipe: a\n")
     refused(capsys, "includes itself", "check", "-cd", ".", "recipe=a")
 
 
-def test_a_recipe_that_links_to_itself(here, capsys):
-    (here / "a.yaml").symlink_to("a.yaml")
-    refused(capsys, "recipe=a.yaml: there is no file", "check", "recipe=a.yaml")
-
-
-def test_recipes_that_include_each_other_without_end(here, capsys):
-    """Two inclusions at each of 24 steps would be 16 million."""
-    (here / "recipe").mkdir()
-    for i in range(24):
-        (here / f"recipe/r{i}.yaml").write_text(f"# @package _global_\ndefaults: [r{i + 1}@x, r{i + 1}@y]\n")
-    (here / "recipe/r24.yaml").write_text("name: x\n")
-    refused(capsys, "recipes include each other more than 1000 times", "check", "-cd", ".", "recipe=r0")
-
-
-@pytest.mark.parametrize(
-    "defaults",
-    [
-        ["../../elsewhere@data.label_map"],
-        [{"/training@data.label_map": "../../elsewhere"}],
-        [{"/training": "${oc.env:SECRET}"}],
-        7,
-        {"training": "quick"},
-        [[1]],
-    ],
-)
-def test_a_recipe_names_options_alone(defaults, here, capsys):
-    (here / "elsewhere.yaml").write_text("ok: hunter2\n")
-    (here / "below/deep").mkdir(parents=True)
-    (here / "below/deep/mine.yaml").write_text(yaml.safe_dump({"defaults": defaults}))
-    assert main(["check", "recipe=below/deep/mine.yaml"]) == 2
-    errors = capsys.readouterr().err
-    assert "mine.yaml: defaults" in errors
-    assert "hunter2" not in errors
-
-
-def test_jobs_of_a_recipe_do_not_resolve_what_it_escaped(here, capsys):
+def test_jobs_of_a_recipe_do_not_resolve_what_it_escaped(here):
     (here / "mine.yaml").write_text(
         "run_dir: runs/\\${oc.env:SECRET}\npolicy: {title: t, rule: r}\ndata: {train: rows}\n"
     )

@@ -1,5 +1,8 @@
 """run.yaml: written, read back, and refused when it is not what it should be."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 from alora.config.saved import read_saved_recipe, save_recipe
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
+from tests.integration.config.test_compose import recipe_of
 
 texts = st.text(alphabet=st.characters(codec="utf-8"), max_size=40) | st.text(alphabet="a${}\\ :#'\"", max_size=12)
 
@@ -28,13 +32,6 @@ def test_every_value_comes_back(tmp_path_factory, rule, word, command, rate, ste
     save_recipe(recipe, path, {"command": command, "torch": "2.13.0"})
     assert read_saved_recipe(path) == recipe
     assert environment_above(path) == {"command": command, "torch": "2.13.0"}
-
-
-def test_a_run_of_before_scorer_was_named_so_is_read(tmp_path):
-    save_recipe(Recipe(name="old"), path := tmp_path / "run.yaml", {})
-    path.write_text(path.read_text().replace("scorer: packed", "engine: transformers"))
-    assert "engine: transformers" in path.read_text()
-    assert read_saved_recipe(path) == Recipe(name="old")
 
 
 @pytest.mark.parametrize(
@@ -90,3 +87,67 @@ def test_a_missing_file_is_told(tmp_path):
 def test_settings_without_environment(tmp_path):
     save_recipe(Recipe(), tmp_path / "run.yaml", {})
     assert environment_above(tmp_path / "run.yaml") == {}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def saved(here) -> Recipe:
+    """As it is in ``run/run.yaml``."""
+    argv = ["recipe=quickstart", "base=qwen3_4b", "training.seed=3", "data.label_map={1: violation}"]
+    recipe = recipe_of("train", *argv)
+    recipe.tracking.project = "team/${name}\\${x}"
+    save_recipe(recipe, here / "run/run.yaml", {"command": "alora train recipe='a: b # c'"})
+    return recipe
+
+
+@pytest.mark.parametrize("above", ["", "defaults:\n- schema\n- _self_\n- groups\n"])
+def test_a_saved_run_is_a_recipe(saved, here, above):
+    file = here / "run/run.yaml"
+    file.write_text(above + file.read_text())
+    assert read_saved_recipe(file) == saved
+    primary = ["--config-dir", "run", "--config-name", "run"]
+    for named in (["recipe=run/run.yaml"], primary):
+        assert recipe_of("train", *named) == saved
+        assert recipe_of("train", *named, "base=smollm2").base.source == "smollm2"
+        assert recipe_of("train", *named, "training.seed=4").training.seed == 4
+
+
+def test_it_refuses_keys_of_another_version(saved, here):
+    with (here / "run/run.yaml").open("a") as file:
+        file.write("retired: 1\n")
+    with pytest.raises(ConfigError, match="retired"):
+        recipe_of("train", "recipe=run/run.yaml")
+    with pytest.raises(ConfigError, match="another version of alora"):
+        read_saved_recipe(here / "run/run.yaml")
+
+
+@pytest.mark.parametrize("below", ["", "/3"])
+def test_it_runs_again_in_the_folder_of_another_name(saved, here, below):
+    run_dir = f"{saved.run_dir}{below}"
+    save_recipe(replace(saved, run_dir=run_dir), here / "run/run.yaml", {})
+    assert recipe_of("train", "recipe=run/run.yaml").run_dir == run_dir
+    again = recipe_of("train", "recipe=run/run.yaml", "name=again")
+    assert again == replace(saved, name="again", run_dir=str(Path(saved.run_dir).with_name("again")) + below)
+
+
+@pytest.mark.parametrize(
+    ("run_dir", "again"),
+    [
+        ("shop/out", "shop/out"),  # the project is named like the run
+        ("shop/shop/0", "shop/v2/0"),
+        ("shop/../elsewhere/shop/out", "shop/../elsewhere/shop/out"),
+        ("archive/shop/out", "archive/shop/out"),
+    ],
+)
+def test_a_folder_that_has_the_runs_name_by_chance_keeps_it(here, monkeypatch, run_dir, again):
+    (here / "shop").mkdir()
+    monkeypatch.chdir(here / "shop")
+    recipe = replace(recipe_of("train", "recipe=quickstart"), name="shop", run_dir=str(here / run_dir))
+    save_recipe(recipe, here / "run.yaml", {})
+    assert recipe_of("train", "recipe=../run.yaml").run_dir == str(here / run_dir)
+    assert recipe_of("train", "recipe=../run.yaml", "name=v2").run_dir == str(here / again)

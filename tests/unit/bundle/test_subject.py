@@ -1,6 +1,6 @@
 """A command's settings over those of the run that its artifact belongs to."""
 
-from alora.config.precedence import over
+from alora.config.saved import over
 from alora.config.schema import ColumnSettings, DataSettings
 
 RUN = DataSettings(

@@ -107,3 +107,9 @@ def test_where_limits_begin_and_end(key, right, wrong):
 def test_other_values(key, value):
     with pytest.raises(ConfigError, match=key):
         check_recipe(recipe_with(key, value), "doctor")
+
+
+@pytest.mark.parametrize("value", ["gptq", "hqq", "awq"])
+def test_quantizations_that_are_refused_say_why(value):
+    with pytest.raises(ConfigError, match=rf"base\.quantization is '{value}'; .*; use the bf16 base"):
+        check_recipe(recipe_with("base.quantization", value), "doctor")

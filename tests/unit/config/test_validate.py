@@ -117,7 +117,6 @@ def test_an_inline_policy_is_a_policy(verb):
         ("http://[::1", "score", "scorer is 'http://"),
         ("http://host/a b", "score", "scorer is 'http://host/a b'"),
         ("vlm", "score", "scorer is 'vlm'; it must be packed, vllm"),
-        ("transformers", "score", "is called packed"),
     ],
 )
 def test_scorers(scorer, verb, message):

@@ -1,0 +1,188 @@
+"""What Hydra makes of a command line, and what alora makes of it by itself, are the same settings."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import hydra
+import pytest
+import yaml
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from alora.config import hydra_main
+from alora.config.arguments import read_arguments
+from alora.config.compose import compose, load_recipe
+from alora.config.fill import fill, fresh
+from alora.config.paths import configs_folder
+from alora.config.schema import Recipe
+from alora.errors import ConfigError
+from tests.integration.config.test_compose import recipe_of, recipes_of
+
+# Hydra's own idiom, which both read.
+RECIPE = """\
+# @package _global_
+defaults:
+  - override /base: qwen3_4b
+  - override /adapter: lora
+name: seed_${training.seed}
+policy: {title: T, rule: R, labels: {bad: "Yes", good: "No"}}
+data: {train: rows.jsonl, label_map: {a: bad}}
+"""
+LINES = [
+    "",
+    "training.seed=3 base.dtype=bfloat16",
+    "base=qwen3_4b adapter=lora adapter.rank=4",
+    "training=low_memory evaluation=high_recall tracking=wandb tracking.tags=[a,b]",
+    "bench=gpu bench.serving.turns=2",
+    "++training.seed=4 +policy.labels.bad=Yes",
+    "data={columns: {label: x}, test: null}|policy.title='a, b'",
+    "name=n_${training.seed} training.learning_rate=1e-3",
+    "recipe=ours",
+    "recipe=ours base=smollm2 training=quick training.epochs=2",
+    "recipe=ours ++data.label_map.b=good",
+    "recipe=ours +team=mine",
+]
+
+
+@pytest.fixture
+def conf(tmp_path, monkeypatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"recipe/ours": RECIPE, "team/mine": "# @package _global_\nstrict: true\n"}.items():
+        file = tmp_path / f"conf/{name}.yaml"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    Path("rows.jsonl").touch()
+    return [f"hydra.searchpath=[file://{tmp_path}/conf]"]
+
+
+def words(line: str) -> list[str]:
+    return line.split("|") if "|" in line else line.split()
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_settings_are_hydras(line, conf):
+    given = [*conf, *words(line)]
+    ours = compose(read_arguments("doctor", given, Path.cwd()), given).settings
+    ConfigStore.instance().store(name="schema", node=asdict(Recipe()))
+    with hydra.initialize_config_dir(str(configs_folder()), version_base="1.3"):
+        theirs = fresh()
+        assert list(fill(theirs, OmegaConf.to_container(hydra.compose("config", given)), in_file=False)) == []
+    assert OmegaConf.to_container(ours) == OmegaConf.to_container(theirs)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_shown_swept_and_run_they_are_the_same(line, conf, capsys):
+    given = [*conf, *words(line)]
+    with contextlib.suppress(SystemExit):
+        assert load_recipe("doctor", [*given, "--cfg", "job"], print) is None
+    shown = yaml.safe_load(capsys.readouterr().out)
+    composed = compose(read_arguments("doctor", given, Path.cwd()), given)
+    assert shown == OmegaConf.to_container(composed.settings)
+    (run,) = recipes_of("doctor", *given)
+    (first, _) = recipes_of("doctor", "-m", *given, "plan.tokens=10,20")
+    first.plan.tokens = run.plan.tokens
+    assert first == run
+    assert first.given == run.given | {"plan.tokens"}
+
+
+def test_hydra_prints_its_help_and_config(capsys):
+    for argv, words in (
+        (["--help", "all"], ["base: gemma3_1b", "training:", "seed: 0"]),
+        (["--cfg", "job"], ["training:"]),
+    ):
+        with contextlib.suppress(SystemExit):
+            assert recipes_of("train", *argv) == []
+        text = capsys.readouterr().out
+        assert all(word in text for word in words)
+
+
+def test_a_config_that_is_only_shown_is_checked():
+    assert recipes_of("train", "--cfg", "job", "training.batch_size=1") == []  # negative control
+    for argv in (["training.batch_size=0"], ["training.engine=trl"]):
+        with pytest.raises(ConfigError, match=argv[0].partition("=")[0]):
+            recipes_of("train", "--cfg", "job", *argv)
+
+
+def test_help_lists_the_keys_of_the_verb_as_they_would_be(capsys):
+    assert recipes_of("train", "--help", "recipe=quickstart", "training.seed=7") == []
+    train = capsys.readouterr().out
+    assert all(text in train for text in ("  training.seed=7", "  base.source=smollm2", "  training=low_memory|quick"))
+    assert "serving.port" not in train
+    assert recipes_of("serve", "-h") == []
+    serve = capsys.readouterr().out
+    assert "  serving.port=8000" in serve
+    assert "training.seed" not in serve
+
+
+@pytest.mark.parametrize(
+    ("verb", "names"),
+    [
+        ("score", {"artifact": ["bundle", "battery"], "conversation": ["data"]}),
+        ("serve", {"artifact": ["bundle", "battery"]}),
+        ("report", {"logs.verdicts": ["verdicts"], "conversation": ["data"]}),
+        ("train", {"conversation": []}),
+    ],
+)
+def test_help_says_what_else_a_key_is_called(verb, names, capsys):
+    assert recipes_of(verb, "--help") == []
+    lines = {line.strip().partition("=")[0]: line for line in capsys.readouterr().out.splitlines()}
+    for key, others in names.items():
+        assert re.findall(r"\bor (\w+)=;", lines[key]) == others
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("alora ", ["train", "score"]),
+        ("alora train base=", ["base=smollm2", "base=qwen3_4b"]),
+        ("alora check training.ba", ["training.batch_size="]),
+        ("alora train recipe=quickstart training.seed=", ["training.seed=0"]),
+        ("alora score conversation.json arti", []),
+        ("alora train --h", ["--help", "--hydra-help"]),
+        ("alora train base=smollm2 --mul", ["--multirun"]),
+        ("alora train --nothing", []),
+    ],
+)
+def test_the_shell_completes_verbs_then_keys_then_values(line, words, monkeypatch, capsys):
+    monkeypatch.setenv("COMP_LINE", line)
+    hydra_main.complete(["-sc", "query=bash"], ["train", "score"])
+    printed = capsys.readouterr()
+    found = printed.out.split()
+    assert printed.err == ""
+    assert set(words) <= set(found)
+    assert bool(words) == bool(found)
+
+
+def test_files_that_the_shell_is_offered_run_nothing(tmp_path, monkeypatch, capsys):
+    """bash expands what it is offered, as Hydra's script gives it to ``compgen -W``."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("$(touch ran)", "`touch ran`", "a$(touch${IFS}ran)", "<(touch ran)", "train.jsonl", "änd 2.csv"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("COMP_LINE", "alora train data.train=./")
+    hydra_main.complete(["-sc", "query=bash"], ["train"])
+    offered = capsys.readouterr().out
+    assert {"data.train=./train.jsonl", "data.train=./änd", "2.csv"} <= set(offered.split())
+    subprocess.run(["bash", "-c", 'compgen -W "$1"', "-", offered], check=True, capture_output=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_completion_is_installed_for_alora_alone(capsys):
+    hydra_main.complete(["-sc", "install=bash"], [])
+    assert capsys.readouterr().out.rstrip().endswith("-F hydra_bash_completion alora")
+    with pytest.raises(ConfigError, match=r"install=csh: No completion plugin for 'csh'"):
+        hydra_main.complete(["-sc", "install=csh"], [])
+
+
+def test_the_surroundings_are_put_back(monkeypatch):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    argv = list(sys.argv)
+    recipe_of("doctor")
+    with pytest.raises(ConfigError):
+        recipe_of("doctor", "+typo=1")
+    assert sys.argv == argv
+    assert "HYDRA_FULL_ERROR" not in os.environ
