@@ -64,8 +64,6 @@ def indexed_files(index: Path) -> dict[str, set[str]]:
 def _require_readable(file: Path) -> None:
     """safetensors calls every reason "No such file"."""
     try:
-        os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
+        file.open("rb").close()
     except OSError as error:
         raise BaseError(f"{file} cannot be read: {error.strerror}; mend that, or take another base") from error
-    if not file.is_file():
-        raise BaseError(f"{file} is not a file; {REMEDY}")

@@ -27,7 +27,7 @@ from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json, sha256_of
 from alora.verdict import Calibration
 from alora.version import __version__
-from alora.weights import makes_adapter, require_no_holes, weights_digest
+from alora.weights import makes_adapter, weights_digest
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase
@@ -241,10 +241,7 @@ def _compare_digests(folder: Path, manifest: Manifest) -> None:
     for name, expected in manifest.files.items():
         try:
             size = (folder / name).stat().st_size
-            digest = ""
-            if size == expected.size:  # a hole of any size costs no disk
-                require_no_holes(folder / name, BundleError)
-                digest = sha256_of(folder / name)
+            digest = sha256_of(folder / name)
         except OSError as error:
             raise BundleError(f"{folder / name} cannot be read: {error.strerror or error}") from error
         if size != expected.size:
