@@ -128,11 +128,6 @@ def _dispatch(arguments: list[str]) -> int:
             f"{verb}; only alora train shares it: run alora {verb} without torchrun or accelerate launch"
         )
     _quieten(verb)
-    if os.path.lexists(".numba_config.yaml"):  # read at every compilation, by any process of vLLM's
-        raise ConfigError(
-            "the current folder has a .numba_config.yaml, by which numba, a part of vLLM, loads and overwrites files "
-            "that it names; remove it, and set variables NUMBA_... instead"
-        )
     if not {"-h", "--help"}.isdisjoint(rest):
         sys.stdout.write(f"alora {verb}  {VERBS[verb]}\n\n")
     elif not {"-m", "--multirun"}.isdisjoint(rest):
@@ -225,11 +220,7 @@ def _help() -> str:
 
 
 def _quieten(verb: str) -> None:
-    """Settings that libraries and the Pythons they start read: few threads, modules, and no remarks by default."""
-    # `python -m` looks for modules in the current folder first, and that may be a received one.
-    os.environ["PYTHONSAFEPATH"] = "1"
-    # vLLM's opencv appends the old value, and an empty one is the current folder. Python's own folder holds no library.
-    os.environ["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH") or sys.prefix
+    """Settings that libraries and the Pythons they start read: few threads, and no remarks by default."""
     # Read when torch loads: threads that spin at a barrier make a shared machine several times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if debugging():

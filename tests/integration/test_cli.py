@@ -207,14 +207,6 @@ def test_bad_command_line_gives_one_message_and_leaves_nothing(arguments, words,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", ["check", "train", "serve"])
-def test_settings_for_numba_in_the_current_folder_are_refused(verb, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".numba_config.yaml").symlink_to("nowhere")
-    assert main([verb, "artifact=nowhere"]) == 2
-    assert "a .numba_config.yaml, by which numba" in capsys.readouterr().err
-
-
 def test_bad_flag_is_told_by_the_parser(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "--cfg", "everything"]) == 2

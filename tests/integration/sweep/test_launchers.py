@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -138,19 +136,6 @@ def test_a_temporary_folder_that_hydra_would_resolve_is_named(here, monkeypatch)
     monkeypatch.setattr(tempfile, "tempdir", str(here / "${oc.env:HOME}"))
     with pytest.raises(ConfigError, match="a name without"):
         _call("basic")
-
-
-@pytest.mark.parametrize("launcher", ["joblib", "submitit", "ray"])
-def test_no_module_of_the_current_folder_is_run(here, launcher):
-    """It may be a received one, and ``python -m`` and Ray would look there first."""
-    for name in ("pickle", "joblib", "hydra", "pyarrow"):
-        (here / f"{name}.py").write_text("open('ran', 'a')\n")
-    (here / "received.yaml").write_text("# @package _global_\ndefaults: [override /hydra/launcher: ray]\n")
-    chosen = ["recipe=received.yaml", *LAUNCHERS["ray"][1:]] if launcher == "ray" else LAUNCHERS[launcher]
-    command = [sys.executable, "-P", "-m", "alora", "plan", "-m", "plan.rate=1", *chosen]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-    assert not (here / "ran").exists()
 
 
 def test_a_recipe_cannot_choose_a_launcher_that_rents_machines(here):
