@@ -102,9 +102,6 @@ SERVERS["a judge's port above all"] = Case(
     ["judge.url is 'http://127.0.0.1:99999"],
 )
 
-MILLION = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(5)
-)
 OTHERS = {
     "a learning rate without end": Case("train training.learning_rate=inf", ["training.learning_rate is inf"]),
     "a learning rate beyond numbers": Case("train training.learning_rate=1e999", ["training.learning_rate is inf"]),
@@ -159,16 +156,8 @@ OTHERS = {
     "a recipe that calls": recipe(
         "hydra: {callbacks: {mine: {_target_: pathlib.Path.touch, self: made}}}\n", "hydra.callbacks"
     ),
-    "a recipe of a million aliases": recipe(MILLION, "mine.yaml"),
-    "a recipe nested without end": recipe("[" * 100_000, "mine.yaml"),
     "a recipe that leads to itself": Case(
         "train recipe={here}/loop.yaml", ["loop.yaml"], damage=lambda here: (here / "loop.yaml").symlink_to("loop.yaml")
-    ),
-    "an adapter config nested without end": Case(
-        "validate artifact={here}/adapter base.source={place}/base",
-        ["adapter_config.json"],
-        copied="run/adapter",
-        damage=lambda adapter: (adapter / "adapter_config.json").write_text("[" * 100_000),
     ),
 }
 
