@@ -12,8 +12,6 @@
 The records are a chain, each with the digests of what it was made from: training.json and evaluation.json name
 the claim, the policy and the adapter, identity.json the base and the adapter, a bundle the base, the adapter and
 its own files. A stage is used only where the chain holds.
-
-A run of version 0.1 has no ``policies`` when it has one policy: all of the above lies in the run folder itself.
 """
 
 import contextlib

@@ -97,9 +97,6 @@ def load_policies(settings: PolicySettings, ids: Sequence[str] = ()) -> list[Pol
     """The policies that a recipe names: those of its file that ``ids`` list, in that order (``*``: all of them).
 
     Without ``ids`` it is one: from the file, inline, or from the file with inline changes.
-
-    Raises:
-        PolicyError: there is none, it cannot be read, or several are there and none is picked.
     """
     return _listed(settings, ids) if ids else [_one(settings)]
 
@@ -147,9 +144,6 @@ def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Poli
 
     Args:
         wanted: their ids, or ``*`` for all; problems of other policies are ignored.
-
-    Raises:
-        PolicyError: the file cannot be read, or any of the policies is wrong; all of them at once.
     """
     path = Path(path)
     if path.suffix.lower() in _ROWS:

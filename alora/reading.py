@@ -147,5 +147,6 @@ def require_plain(folder: Path, error: type[AloraError], *names: str) -> None:
 
 def _in_hub_cache(link: Path) -> bool:
     """Whether ``link`` leads to a blob of the cache of huggingface_hub in which it lies."""
-    file = link.resolve()
-    return file.parent.name == "blobs" and file.is_file() and (file.parents[1] / "snapshots") in link.absolute().parents
+    file = Path(os.path.realpath(link))  # resolve() does not take a link to itself
+    snapshots = file.parent.parent / "snapshots"
+    return file.parent.name == "blobs" and file.is_file() and snapshots in link.parent.resolve().parents

@@ -17,11 +17,7 @@ _UNSUPPORTED_QUANTIZATION = {
 
 
 def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
-    """The config of the base at ``location``, a folder or a hub id, with sdpa attention.
-
-    Raises:
-        BaseError: alora refuses it: it is quantized already, or its RoPE depends on the prompt's length.
-    """
+    """The config of the base at ``location``, a folder or a hub id, with sdpa attention."""
     config = AutoConfig.from_pretrained(location, **options)
     for key, value in leaves(config.to_dict()):
         if key.split(".")[-1] == "transformers_weights" and value is not None:

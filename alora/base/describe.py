@@ -24,11 +24,7 @@ class DescribedBase:
 
 
 def describe_prompts(settings: BaseSettings, elsewhere: Fingerprint) -> DescribedBase:
-    """A base that another process runs: its tokenizer is read here, the digests of its weights are ``elsewhere``'s.
-
-    Raises:
-        BaseError: its tokenizer cannot be read.
-    """
+    """A base that another process runs: its tokenizer is read here, the digests of its weights are ``elsewhere``'s."""
     tokenizer = load_tokenizer(settings)
     here = replace(elsewhere, tokenizer=tokenizer_digest(tokenizer), template=template_digest(tokenizer))
     return DescribedBase(tokenizer, here, str(settings.source))

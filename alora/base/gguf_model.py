@@ -14,11 +14,7 @@ from alora.errors import BaseError
 
 
 def write_model(file: Path, folder: Path, progress: bool) -> None:
-    """Write the model and the tokenizer in ``file`` to the folder ``folder``, in float32.
-
-    Raises:
-        BaseError: the file lacks a tensor, or holds one of another shape than its header describes.
-    """
+    """Write the model and the tokenizer in ``file`` to the folder ``folder``, in float32."""
     # Alone in a folder: transformers also reads what lies next to the file, Python included, and the cache's key is the
     # file's digest.
     alone = folder.parent / "alone"

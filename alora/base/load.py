@@ -39,12 +39,7 @@ class LoadedBase:
 
 
 def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
-    """Load the base that ``settings`` name, frozen and in eval mode, with sdpa attention.
-
-    Raises:
-        BaseError: it cannot be found or read, or alora refuses it by name (GPTQ, HQQ, AWQ; unknown dtype).
-        MissingDependency: it is to be quantized, and bitsandbytes is not installed.
-    """
+    """Load the base that ``settings`` name, frozen and in eval mode, with sdpa attention."""
     location = base_location(settings, progress)
     tokenizer = load_tokenizer(settings, progress)
     device = choose_device(settings.device)
@@ -126,11 +121,7 @@ def _numbered(device: torch.device) -> torch.device:
 
 
 def load_skeleton(settings: BaseSettings) -> PreTrainedModel:
-    """The base's modules without their weights (meta device): enough to know names and shapes, in seconds.
-
-    Raises:
-        BaseError: its config cannot be read, or alora refuses it by name.
-    """
+    """The base's modules without their weights (meta device): enough to know names and shapes, in seconds."""
     location = base_location(settings)
     try:
         config = read_config(location, load_options(settings))

@@ -11,11 +11,7 @@ from alora.errors import BaseError
 
 def base_location(settings: BaseSettings, progress: bool = True) -> str:
     """The folder or hub id that any loader takes for ``settings``; "smollm2" is fetched and a GGUF file converted when
-    the cache does not hold them yet.
-
-    Raises:
-        BaseError: no base is chosen, its folder or file does not exist, or it cannot be fetched or converted.
-    """
+    the cache does not hold them yet."""
     source = settings.source
     if source is None:
         raise BaseError("no base chosen; add base=smollm2, base=qwen3_4b, ... or base.source=ID_FOLDER_OR_GGUF")

@@ -53,12 +53,7 @@ _PAD = " \n "
 
 
 def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[str, Any] | None = None) -> ChatTemplate:
-    """Take the tokenizer's chat template apart; ``template_kwargs`` are handed to it (``enable_thinking=False``).
-
-    Raises:
-        RenderError: there is no template, it cannot be rendered, or what it writes around a turn is not the same at
-            every position in a conversation.
-    """
+    """Take the tokenizer's chat template apart; ``template_kwargs`` are handed to it (``enable_thinking=False``)."""
     if not tokenizer.chat_template:
         raise RenderError(
             f"the tokenizer of {tokenizer.name_or_path or 'this base'} has no chat template; "

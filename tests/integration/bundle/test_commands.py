@@ -94,18 +94,6 @@ def run_folder(contents: BundleContents, place: Path, tmp_path: Path) -> Path:
     return run
 
 
-def as_of_0_1(run: Path) -> Path:
-    """The same run as version 0.1 left it: what belongs to the only policy lies in the run folder itself."""
-    for name in ("bundle", "adapter"):
-        (run / name).unlink()
-    (run / "battery/advice").rename(run / "bundle")
-    for path in (run / "policies/advice").iterdir():
-        path.rename(run / path.name)
-    for name in ("battery", "policies"):
-        shutil.rmtree(run / name)
-    return run
-
-
 def claimed(run: Path) -> str:
     """The digest by which its records name what they were made from."""
     return json.loads((run / "policies/advice/training.json").read_text())["inputs"]
@@ -345,23 +333,6 @@ def test_what_recalibrate_fitted_in_a_run_is_what_export_takes(run_folder, place
     assert main(["export", f"artifact={run_folder}"]) == 2
     assert "is a bundle already" in capsys.readouterr().err
     assert load_bundle(run_folder / "bundle").manifest == fitted
-
-
-def test_a_run_of_0_1_is_read_as_it_is(run_folder, place, tmp_path, capsys):
-    run, more = as_of_0_1(run_folder), ("evaluation.bootstrap=0", f"output={tmp_path / 'e.json'}")
-    identity = ("identity.dtypes=[float32]", "identity.conversations=1", "identity.negative_controls=false")
-    for artifact in (run, run / "bundle"):
-        assert main(["score", f"artifact={artifact}", str(place / "talk.json")]) == 0
-        assert main(["evaluate", f"artifact={artifact}", *more]) == 0
-        assert main(["validate", f"artifact={artifact}", *identity]) == 0
-    assert main(["evaluate", f"artifact={run / 'adapter'}", *more]) == 0
-    before = load_bundle(run / "bundle").manifest
-    assert main(["export", f"artifact={run}"]) == 0  # in its place, with the run's own certificate
-    assert load_bundle(run / "bundle").manifest.adapter_digest == before.adapter_digest
-    assert main(["recalibrate", f"artifact={run}", f"data.validation={place / 'rows.jsonl'}", more[0]]) == 0
-    assert load_bundle(run / "bundle").manifest.operating_point != before.operating_point
-    records = {"run.yaml", "inputs.json", "training.json", "identity.json"}
-    assert {path.name for path in run.iterdir()} == {"adapter", "bundle", *records}
 
 
 def test_a_run_is_recalibrated_where_its_link_leads(run_folder, place):
