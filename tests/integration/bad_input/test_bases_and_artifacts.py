@@ -65,13 +65,13 @@ BUNDLES = {
         [CONFIG_FILE, "a tool deleted the key", "copy the original file back"],
     ),
     "no weights": (remove(WEIGHTS_FILE), [f"lacks {WEIGHTS_FILE}", "copy or download"]),
-    "manifest of a newer alora": (edit("alora.json", newer), ["schema_version 2", "pip install -U"]),
+    "manifest of a newer alora": (edit("alora.json", newer), ["schema_version is 2", "pip install -U"]),
     "edited manifest": (
         edit("alora.json", lambda manifest: manifest["operating_point"].update(threshold=0.01)),
         ["was changed after it was written", "export the bundle again"],
     ),
     "broken manifest": (cut("alora.json"), ["alora.json cannot be read as JSON", "export the bundle again"]),
-    "manifest of something else": (write("alora.json", "{}"), ["not a bundle manifest", "export it again"]),
+    "manifest of something else": (write("alora.json", "{}"), ["schema_version is None", "export it again"]),
     "truncated golden rows": (cut("golden.jsonl"), ["golden.jsonl is cut short", "copy or download it again"]),
     "no certificate": (remove("identity.json"), ["lacks identity.json", "copy or download"]),
 }
