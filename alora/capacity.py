@@ -19,7 +19,7 @@ from alora.bench.record import Record
 from alora.bench.roofline import FORWARD, FlopCount, causal
 from alora.bench.shapes import SHAPES
 from alora.config.schema import PlanSettings
-from alora.errors import ConfigError, first_line
+from alora.errors import ConfigError
 
 BLOCK = 16  # tokens; a part of a block is never shared
 USABLE = 0.9  # share of a device's memory
@@ -111,20 +111,11 @@ def published_rates(device: Device) -> Rates:
 
 
 def fit_rates(record: Record) -> Rates:
-    """The three numbers with the smallest relative error on the bursts of ``alora`` and ``lora`` in a record.
-
-    Raises:
-        ConfigError: the record has no such bursts, or they are of a base whose shape it does not say.
-    """
-    try:
-        rows = [
-            np.array([work.base, work.adapted, work.requests]) / seconds
-            for _, _, systems in bursts(record) for work, seconds in systems.values()
-        ]  # fmt: skip
-    except (ValueError, LookupError) as error:
-        raise ConfigError(f"the record's cells are damaged ({first_line(error)}); measure again") from error
-    if record.machine.bytes <= 0:
-        raise ConfigError(f"the record's machine copies {record.machine.bytes:g} bytes a second; measure again")
+    """The three numbers with the smallest relative error on the bursts of ``alora`` and ``lora`` in a record."""
+    rows = [
+        np.array([work.base, work.adapted, work.requests]) / seconds
+        for _, _, systems in bursts(record) for work, seconds in systems.values()
+    ]  # fmt: skip
     if len(rows) < 3:
         raise ConfigError(
             "the record holds fewer than two cells of the grid with alora and lora; run alora bench serving"
@@ -152,15 +143,8 @@ def battery_of(record: Record) -> BatteryWork:
     settings = record.settings
     if settings.get("shape") not in SHAPES:
         raise ConfigError("the record does not name a shape of alora bench; measure with bench.shape=")
-    try:
-        numbers = int(settings["suffix"]), int(record.engine.get("block", BLOCK))
-        battery = BatteryWork(
-            SHAPES[settings["shape"]], int(settings["rank"]), settings["targets"].split(", "), *numbers
-        )
-        battery.adapter_bytes(1)  # needs every target
-        return battery
-    except (ValueError, LookupError) as error:
-        raise ConfigError(f"the record's settings are damaged ({error}); measure again") from error
+    numbers = int(settings["suffix"]), int(record.engine.get("block", BLOCK))
+    return BatteryWork(SHAPES[settings["shape"]], int(settings["rank"]), settings["targets"].split(", "), *numbers)
 
 
 @dataclass(frozen=True)

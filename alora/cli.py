@@ -220,9 +220,7 @@ def _help() -> str:
 
 
 def _quieten(verb: str) -> None:
-    """Settings that libraries and the Pythons they start read: few threads, modules, and no remarks by default."""
-    # `python -m` looks for modules in the current folder first, and that may be a received one.
-    os.environ["PYTHONSAFEPATH"] = "1"
+    """Settings that libraries and the Pythons they start read: few threads, and no remarks by default."""
     # Read when torch loads: threads that spin at a barrier make a shared machine several times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if debugging():

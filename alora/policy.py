@@ -2,7 +2,6 @@
 
 import difflib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,21 +10,14 @@ from typing import Any
 
 from alora.config.schema import PolicySettings
 from alora.errors import ConfigError, PolicyError
-from alora.reading import lone_surrogate, printable, read_yaml
+from alora.reading import printable, read_yaml
 
 DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": "No"})
 KEYS = ("id", "title", "rule", "labels")
 METADATA = ("sources", "counts", "notes", "metadata")  # a policy file may say where its rows come from; not read
 LISTS = ("policies", "multilabel_policies")
 LONGEST_ID = 128  # letters; a file name has room for it and an ending
-MOST_LABELS = 1000
-LONGEST = {
-    "title": 10_000,
-    "label": 200,
-    "answer": 200,
-    "rule": 100_000,
-}  # letters; more is not a rule but a file gone astray
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_ID - 1}}}")
 _REMEDY = "give a YAML file with id, title and rule"
 _ROWS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 
@@ -48,46 +40,8 @@ class Policy:
     unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("id", "title"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value.strip():
-                raise PolicyError(f"policy {self.id!r}: '{name}' is {value!r}; give it a text")
-        if not isinstance(self.rule, str):
-            raise PolicyError(f"policy {self.id!r}: 'rule' is {self.rule!r}; give it a text")
-        if not _ID.fullmatch(self.id):
-            raise PolicyError(
-                f"policy id {self.id!r} names files and served adapters; use letters, digits, '_', '-' and '.' only"
-            )
-        if self.id.casefold() == "battery.json":
-            raise PolicyError(f"policy id {self.id!r} is the name of a battery's list; choose another")
-        if len(self.id) > LONGEST_ID:
-            raise PolicyError(
-                f"policy id {self.id[:40]!r}... has {len(self.id)} letters and names files; use {LONGEST_ID} at most"
-            )
-        if len(self.labels) > MOST_LABELS:
-            raise PolicyError(f"policy {self.id!r} has {len(self.labels):,} labels; use {MOST_LABELS:,} at most")
-        texts = [("title", self.title), ("rule", self.rule)]
-        texts += [("label", label) for label in self.labels] + [("answer", answer) for answer in self.answers]
-        for name, text in texts:
-            _refuse_odd_text(self.id, name, text)
-        for text in (self.title, *self.labels, *self.answers):
-            if not text.strip():
-                raise PolicyError(f"policy {self.id!r}: a label or an answer word is empty; give each a text")
-            if printable(text) != text:
-                raise PolicyError(
-                    f"policy {self.id!r}: {text[:80]!r} holds a control character, which a terminal would obey; "
-                    "write it as plain text"
-                )
-        if len(self.labels) < 2:
-            raise PolicyError(f"policy {self.id!r}: {len(self.labels)} label(s); a classifier needs at least two")
-        for name, values in (("labels", self.labels), ("answer words", self.answers)):
-            if len(set(values)) != len(values):
-                raise PolicyError(f"policy {self.id!r}: {name} {list(values)} repeat; each must be its own")
-        if len({label.strip().casefold() for label in self.labels}) < len(self.labels):
-            raise PolicyError(f"policy {self.id!r}: some of {list(self.labels)} differ in capitals or blanks alone, "
-                              "and rows and judges are read without them; give each label its own word")  # fmt: skip
-        if len(self.answers) != len(self.labels):
-            raise PolicyError(f"policy {self.id!r}: {len(self.answers)} answer words for {len(self.labels)} labels")
+        if problem := _problem(self):
+            raise PolicyError(f"policy {self.id!r}: {problem}")
 
     @property
     def positive(self) -> str:
@@ -113,15 +67,36 @@ class Policy:
         }
 
 
+def _problem(policy: Policy) -> str | None:
+    """What is wrong with it first; None where it is sound."""
+    shown = {"title": (policy.title,), "labels": policy.labels, "answer words": policy.answers}
+    texts = {"id": (policy.id,), "rule": (policy.rule,), **shown}
+    for name, values in texts.items():
+        for text in values:
+            if not isinstance(text, str) or not (text.strip() or name == "rule"):
+                return f"{name!r} is {text!r}; give it a text"
+            if name in shown and printable(text) != text:
+                return f"{text[:80]!r} holds a control character, which a terminal would obey; write it as plain text"
+        if len(set(values)) != len(values):
+            return f"{name} {list(values)} repeat; each must be its own"
+    if not _ID.fullmatch(policy.id):
+        return f"its id names files; use {LONGEST_ID} letters, digits, '_', '-' and '.' at most"
+    if policy.id.casefold() == "battery.json":
+        return "its id is the name of a battery's list; choose another"
+    if len(policy.labels) < 2:
+        return f"{len(policy.labels)} label(s); a classifier needs at least two"
+    if len({label.strip().casefold() for label in policy.labels}) < len(policy.labels):
+        return (f"some of {list(policy.labels)} differ in capitals or blanks alone, and rows and judges are read "
+                "without them; give each label its own word")  # fmt: skip
+    if len(policy.answers) != len(policy.labels):
+        return f"{len(policy.answers)} answer words for {len(policy.labels)} labels"
+    return None
+
+
 def load_policies(settings: PolicySettings, ids: Sequence[str] = ()) -> list[Policy]:
     """The policies that a recipe names: those of its file that ``ids`` list, in that order (``*``: all of them).
 
     Without ``ids`` it is one: from the file, inline, or from the file with inline changes.
-
-    Raises:
-        PolicyError: no policy or no file is given, the file cannot be read, lacks one of ``ids``, or holds several
-            while neither ``ids`` nor ``policy.id`` picks one.
-        ConfigError: ``ids`` name a policy twice, or one next to ``*``.
     """
     return _listed(settings, ids) if ids else [_one(settings)]
 
@@ -145,10 +120,8 @@ def _one(settings: PolicySettings) -> Policy:
 
 
 def _listed(settings: PolicySettings, ids: Sequence[str]) -> list[Policy]:
-    if "*" in ids and list(ids) != ["*"]:
-        raise ConfigError(f"policies=[{','.join(ids)}]: '*' names all policies already; give it alone, or ids alone")
-    if twice := [name for name, times in Counter(ids).items() if times > 1]:
-        raise ConfigError(f"policies=[{','.join(ids)}] names {', '.join(twice)} more than once; name each policy once")
+    if len(set(ids)) < len(ids) or ("*" in ids and len(ids) > 1):
+        raise ConfigError(f"policies=[{','.join(ids)}]: name each policy once, or all of them by '*' alone")
     if settings.file is None:
         raise PolicyError("policies= picks from a file of policies; set policy.file=FILE.yaml")
     return _of_file(settings.file, ids)
@@ -171,9 +144,6 @@ def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Poli
 
     Args:
         wanted: their ids, or ``*`` for all; problems of other policies are ignored.
-
-    Raises:
-        PolicyError: the file cannot be read, or any of the policies is wrong; all of them at once.
     """
     path = Path(path)
     if path.suffix.lower() in _ROWS:
@@ -204,9 +174,6 @@ def policy_from_mapping(mapping: Any, where: str) -> Policy:
 
     ``labels`` maps each label to its answer word, positive first; a list of two labels takes the words Yes and No;
     without it the labels are violation (Yes) and ok (No). ``title`` defaults to the id in words.
-
-    Raises:
-        PolicyError: a key is missing, unknown or of the wrong type.
     """
     if not isinstance(mapping, Mapping):
         raise PolicyError(f"{where}: a policy is a mapping with id, title, rule and labels, not {_kind(mapping)}")
@@ -226,23 +193,13 @@ def policy_from_mapping(mapping: Any, where: str) -> Policy:
 
 
 def _labels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
-    if isinstance(value, list):
-        if len(value) != len(DEFAULT_LABELS):
-            raise PolicyError(
-                f"{where}: 'labels' lists {len(value)} labels without answer words; "
-                "write 'label: word' for each, positive label first"
-            )
+    if isinstance(value, list) and len(value) == len(DEFAULT_LABELS):
         value = dict(zip(value, DEFAULT_LABELS.values(), strict=True))
     if not isinstance(value, Mapping):
         raise PolicyError(f"{where}: 'labels' is {_kind(value)}; map each label to its answer word, positive first")
-    for label, word in value.items():
-        for text in (label, word):
-            if isinstance(text, bool):
-                raise PolicyError(
-                    f"{where}: 'labels' holds {text!r}: YAML reads a bare Yes or No as a boolean; put it in quotes"
-                )
-            if not isinstance(text, str) or not text.strip():
-                raise PolicyError(f"{where}: 'labels' holds {_kind(text)}; labels and answer words are texts")
+    for text in (*value, *value.values()):
+        if isinstance(text, bool):
+            raise PolicyError(f"{where}: YAML reads a bare Yes or No as a boolean; put the words of 'labels' in quotes")
     return {"labels": tuple(value), "answers": tuple(value.values())}
 
 
@@ -258,13 +215,6 @@ def _lists(content: Any, path: Path) -> list[list[tuple[str, Any]]]:
         if not isinstance(values, list) or not values:
             raise PolicyError(f"{path}: {key} holds no policy; list at least one with id, title and rule")
     return [[(f"{path}: {key}[{index}]", value) for index, value in enumerate(values)] for key, values in lists.items()]
-
-
-def _refuse_odd_text(policy: str, name: str, text: str) -> None:
-    if len(text) > LONGEST[name]:
-        raise PolicyError(f"policy {policy!r}: its {name} has {len(text):,} letters; use {LONGEST[name]:,} at most")
-    if lone_surrogate(text) is not None:
-        raise PolicyError(f"policy {policy!r}: {text!r} holds a lone surrogate, which is not Unicode text; replace it")
 
 
 def _in_words(name: str) -> str:

@@ -6,7 +6,6 @@ fails is dropped with one remark; the run itself never depends on it.
 """
 
 import importlib.util
-import itertools
 import json
 import math
 import os
@@ -22,10 +21,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from alora.atomic import write_json
-from alora.config.environment import outside_the_current_folder
 from alora.config.saved import forget_command_line
 from alora.config.schema import Recipe, TrackingSettings
-from alora.errors import AloraError, ConfigError, MissingDependency, RunError, one_line
+from alora.errors import MissingDependency, one_line
 from alora.evaluation.records import Evaluation
 
 FOLDER = "tracking"  # of the run folder
@@ -152,32 +150,11 @@ class _Arguments:
 
 
 def require_tracking(settings: TrackingSettings) -> None:
-    """Refuse a tracker whose package is missing, before anything has been computed.
-
-    Raises:
-        MissingDependency: the package is not installed.
-        ConfigError: MLflow's store would be one of the current folder.
-    """
-    store = os.environ.get("MLFLOW_TRACKING_URI", "")
-    if settings.kind == "mlflow" and not _is_fixed(store):
-        raise ConfigError(
-            f"tracking=mlflow writes where MLFLOW_TRACKING_URI says, which is {store[:80]!r}, and not to the current "
-            "folder, which may be a received one; set it to a server's address, or to sqlite:////your/folder/mlflow.db"
-        )
+    """MissingDependency where the tracker's package is missing, before anything has been computed."""
     if settings.kind != "none" and importlib.util.find_spec(settings.kind) is None:
         raise MissingDependency(
             f"tracking={settings.kind} needs the package {settings.kind}; pip install {settings.kind}, or leave it out"
         )
-
-
-def _is_fixed(store: str) -> bool:
-    """Whether MLflow's ``store`` is the same in any folder. One in the current folder may have been received: SQLite
-    writes through a link to it, and deletes any file that a journal next to it names."""
-    scheme, colon, rest = store.partition(":")
-    if not colon or scheme == "file":
-        return store == "databricks" or (rest or store).startswith("/")
-    # As SQLAlchemy writes relative and absolute paths.
-    return not (scheme.startswith("sqlite") and rest.startswith("///") and not rest.startswith("////"))
 
 
 def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str], None]) -> Tracking:
@@ -196,9 +173,6 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
         return silent
     record = folder / _RECORD
     try:
-        for path in itertools.chain((folder.parent, folder, record), filter(Path.is_dir, folder.rglob("*"))):
-            if path.is_symlink() and path.name != "latest-run":  # wandb makes and replaces that one
-                raise RunError(f"{path} is a link, and may lead to any file of yours; move it away")
         if not resumed:  # what lies here is another run's: W&B keeps a folder for each, TensorBoard reads all as one
             _remove_events(folder)
         known = {"id": secrets.token_hex(4)}
@@ -209,8 +183,6 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
         folder.mkdir(parents=True, exist_ok=True)
         write_json(record, known)
         return Tracking(recipe, folder, note, str(known["id"]))
-    except AloraError:
-        raise
     except Exception as error:
         note(f"tracking={kind} could not start, the run goes on without it: {type(error).__name__}: {one_line(error)}")
         return silent
@@ -235,8 +207,6 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
     for variable, value in _WANDB_ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     wandb, settings = importlib.import_module("wandb"), recipe.tracking
-    for own in filter(os.path.exists, ("wandb/settings", ".wandb/settings")):
-        note(f"{own} is not read: it could send your key elsewhere; give tracking.entity, or set WANDB_BASE_URL")
     options: dict[str, Any] = {
         "project": settings.project,
         "entity": settings.entity,
@@ -250,17 +220,16 @@ def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str],
         # to upload.
         "settings": wandb.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True),
     }
-    with outside_the_current_folder():
-        try:
-            wandb.init(mode=settings.mode, **options)
-        except Exception as error:
-            if settings.mode == "offline":
-                raise
-            why = f"wandb cannot be reached ({one_line(error)})"
-            where = f"{shlex.quote(str(folder.absolute()))}/wandb/offline-*"
-            note(f"{why}; recording offline, send it later: (cd / && wandb sync {where})")
-            wandb.teardown()  # what is left of the first try keeps the run's id
-            wandb.init(mode="offline", **options)
+    try:
+        wandb.init(mode=settings.mode, **options)
+    except Exception as error:
+        if settings.mode == "offline":
+            raise
+        why = f"wandb cannot be reached ({one_line(error)})"
+        where = f"{shlex.quote(str(folder.absolute()))}/wandb/offline-*"
+        note(f"{why}; recording offline, send it later: wandb sync {where}")
+        wandb.teardown()  # what is left of the first try keeps the run's id
+        wandb.init(mode="offline", **options)
 
 
 def _open_mlflow(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> None:

@@ -16,8 +16,6 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 ASKED_WEIGHTS = "alora_weights"  # of a request's extra_args (HTTP: vllm_xargs): the digest of what alone may answer it
 _PREFIXES = ("adapter_model.", "new_embeddings.")
-_LONGEST_HEADER = 32 * 2**20  # bytes of a safetensors header, of some 200,000 tensors: Python holds many times that
-_SMALL, _BLOCK = 16 * 2**20, 512  # bytes of a file whose holes cost nobody anything; of a block, for stat
 
 
 def makes_adapter(name: str) -> bool:
@@ -34,32 +32,15 @@ def weights_digest(files: Mapping[str, str]) -> str:
     return sha.hexdigest()
 
 
-def require_no_holes(file: Path, refusal: type[AloraError]) -> None:
-    """``refusal`` for a large file that is mostly holes: its sender pays nothing, its reader for all of it."""
-    state = file.stat()
-    if state.st_size <= _SMALL or state.st_blocks * _BLOCK >= state.st_size / 8:
-        return
-    with file.open("rb") as stream:  # file systems that do not count blocks, or not yet, know of no hole before the end
-        if os.lseek(stream.fileno(), 0, os.SEEK_HOLE) < state.st_size:
-            raise refusal(f"{file} is mostly holes: {state.st_size} bytes, of which the disk holds few; get it again")
-
-
 def require_whole(file: Path, refusal: type[AloraError]) -> None:
-    """The same, and for one without bytes, or weights whose header does not fit: it is read, and never mapped, since a
-    mapped file that is cut short meanwhile ends the process."""
-    require_no_holes(file, refusal)
-    with file.open("rb") as stream:
-        size = os.fstat(stream.fileno()).st_size
-        if size == 0:  # a link into /proc: it has no size, and no end either
-            raise refusal(f"{file} is damaged (no bytes); copy or export the adapter again")
-        if file.name == WEIGHTS:
-            _require_header(file, stream, size, refusal)
+    """``refusal`` for weights whose header does not fit the file: a mapped file that is cut short ends the process."""
+    if file.name == WEIGHTS:
+        with file.open("rb") as stream:
+            _require_header(file, stream, os.fstat(stream.fileno()).st_size, refusal)
 
 
 def _require_header(file: Path, stream: BinaryIO, size: int, refusal: type[AloraError]) -> None:
     length = int.from_bytes(stream.read(8), "little")
-    if _LONGEST_HEADER < length < size:
-        raise refusal(f"{file} has a header of {length} bytes, and {_LONGEST_HEADER} are read; export it again")
     try:
         if length >= size:
             raise ValueError(f"a header of {length} bytes")
@@ -67,5 +48,5 @@ def _require_header(file: Path, stream: BinaryIO, size: int, refusal: type[Alora
         ends = [entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"]
         if 8 + length + max(ends, default=0) != size:
             raise ValueError(f"its header does not say that it has {size} bytes")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise refusal(f"{file} is damaged ({error}); copy or export the adapter again") from error

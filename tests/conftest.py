@@ -30,9 +30,3 @@ def pytest_collection_finish() -> None:
         gc.collect()
         gc.freeze()
         atexit.register(gc.unfreeze)
-
-
-@pytest.fixture(autouse=True)
-def own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command sets for the Pythons that it starts ends with the test: others start modules of this checkout."""
-    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)

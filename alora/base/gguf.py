@@ -28,10 +28,6 @@ def converted(file: Path, progress: bool = True, digest: str | None = None) -> P
 
     Args:
         digest: sha256 of the file, if the caller knows it.
-
-    Raises:
-        BaseError: the file is not a GGUF that transformers can read, was written to meanwhile, or the cache cannot be
-            written.
     """
     digest = digest or file_digest(file)
     folder = converted_folder(digest)
@@ -51,11 +47,7 @@ def converted_folder(digest: str) -> Path:
 
 
 def file_digest(file: Path) -> str:
-    """sha256 of ``file``, remembered in the user's cache by path, size and time.
-
-    Raises:
-        BaseError: it cannot be read.
-    """
+    """sha256 of ``file``, remembered in the user's cache by path, size and time."""
     try:
         return remember_of([file], ".gguf.txt", lambda: sha256_of(file))
     except OSError as error:

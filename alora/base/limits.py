@@ -69,32 +69,20 @@ def require_room(
     suffixes: Mapping[str, Suffix],
     remedy: str = IN_RECIPE,
 ) -> None:
-    """Refuse rows whose prompt is longer than the base takes; the arguments are :func:`too_long_prompts`'s.
-
-    Raises:
-        ConfigError: for the first policy that has some, with the limit and the setting that keeps it.
-    """
+    """Refuse rows whose prompt is longer than the base takes; the arguments are :func:`too_long_prompts`'s."""
     for problem in too_long_prompts(model, renderer, rows, suffixes, remedy).values():
         raise ConfigError(problem)
 
 
 def require_room_for(model: PreTrainedModel, prefix: Prefix, suffixes: Sequence[Suffix]) -> None:
-    """Refuse one prompt of an artifact that is longer than the base takes.
-
-    Raises:
-        ConfigError: with the limit, and what to do.
-    """
+    """Refuse one prompt of an artifact that is longer than the base takes."""
     limit, suffix = longest_input(model), max(len(suffix.token_ids) for suffix in suffixes)
     if limit is not None and len(prefix.token_ids) + suffix > limit:
         raise ConfigError(f"the conversation: {too_long(len(prefix.token_ids) + suffix, limit, suffix, IN_ARTIFACT)}")
 
 
 def require_rank(model: PreTrainedModel, rank: int) -> None:
-    """Refuse a rank above the base's hidden size: no weight matrix of the base has more to adapt.
-
-    Raises:
-        ConfigError: it is above.
-    """
+    """Refuse a rank above the base's hidden size: no weight matrix of the base has more to adapt."""
     hidden = getattr(model.config.get_text_config(), "hidden_size", None)
     if isinstance(hidden, int) and rank > hidden:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Load a base model: its tokenizer, its weights and their fingerprint."""
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from alora.base import REMEDY
 from alora.base.cache import states
 from alora.base.config import read_config, require_whole
 from alora.base.describe import load_options, load_tokenizer, unreadable
@@ -40,12 +39,7 @@ class LoadedBase:
 
 
 def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
-    """Load the base that ``settings`` name, frozen and in eval mode, with sdpa attention.
-
-    Raises:
-        BaseError: it cannot be found or read, or alora refuses it by name (GPTQ, HQQ, AWQ; unknown dtype).
-        MissingDependency: it is to be quantized, and bitsandbytes is not installed.
-    """
+    """Load the base that ``settings`` name, frozen and in eval mode, with sdpa attention."""
     location = base_location(settings, progress)
     tokenizer = load_tokenizer(settings, progress)
     device = choose_device(settings.device)
@@ -60,7 +54,6 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
         if random:
             model = _random_weights(config, dtype, device, quantized)
         else:
-            _require_stored(config, location, files, settings.trust_remote_code)
             model = _stored_weights(location, config, dtype, device, quantized, options)
         model.eval().requires_grad_(False)
         fingerprint = fingerprint_base(None if random else Path(location), model, tokenizer, settings.revision)
@@ -128,42 +121,16 @@ def _numbered(device: torch.device) -> torch.device:
 
 
 def load_skeleton(settings: BaseSettings) -> PreTrainedModel:
-    """The base's modules without their weights (meta device): enough to know names and shapes, in seconds.
-
-    Raises:
-        BaseError: its config cannot be read, or alora refuses it by name.
-    """
+    """The base's modules without their weights (meta device): enough to know names and shapes, in seconds."""
     location = base_location(settings)
     try:
-        return _skeleton(read_config(location, load_options(settings)), settings.trust_remote_code)
+        config = read_config(location, load_options(settings))
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
     except AloraError:
         raise
     except Exception as error:
         raise BaseError(unreadable(settings.source, error)) from error
-
-
-def _skeleton(config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
-    """The base's modules without their weights (meta device): names and shapes, in seconds."""
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-
-
-def _require_stored(config: PretrainedConfig, location: str, files: Collection[Path], trust_remote_code: bool) -> None:
-    """Refuse a local base whose config describes more parameters than its files have bytes, before room is made for
-    them.
-
-    Raises:
-        BaseError: with both counts.
-    """
-    if not files:
-        return
-    stored = sum(file.stat().st_size for file in files)
-    described = sum(value.numel() for value in _skeleton(config, trust_remote_code).parameters())
-    if described > stored:  # a parameter takes two bytes or more: alora refuses what is quantized already
-        raise BaseError(
-            f"base {location}: its config describes {described:,} parameters, and its *.safetensors files hold "
-            f"{stored:,} bytes: they do not belong together; {REMEDY}"
-        )
 
 
 @contextlib.contextmanager

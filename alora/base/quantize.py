@@ -20,12 +20,7 @@ SETTINGS = f"bitsandbytes, blocks of {BLOCK}, scales in float32, head and embedd
 
 
 def nf4_config(dtype: torch.dtype) -> BitsAndBytesConfig:
-    """What transformers needs to quantize a base while it is loaded, computing in ``dtype``.
-
-    Raises:
-        MissingDependency: bitsandbytes is not installed.
-        BaseError: a dtype that its kernels do not compute in.
-    """
+    """What transformers needs to quantize a base while it is loaded, computing in ``dtype``."""
     require_nf4(dtype)
     return BitsAndBytesConfig(
         load_in_4bit=True,
@@ -53,9 +48,6 @@ def quantize_in_place(model: PreTrainedModel, dtype: torch.dtype, device: torch.
     """Quantize a model that is in memory already, each linear layer on its way to ``device``.
 
     The codes are those of a load through :func:`nf4_config`.
-
-    Raises:
-        MissingDependency, BaseError: see :func:`nf4_config`.
     """
     bnb = require_nf4(dtype).nn
     head = model.get_output_embeddings()

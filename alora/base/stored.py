@@ -25,11 +25,7 @@ _FILES = ["*.json", "*.jinja", "*.model", "*.txt"]  # besides the weights
 
 
 def base_folder(settings: BaseSettings) -> Path:
-    """The folder that an engine loads the base from; a hub base is fetched if it is not in the cache.
-
-    Raises:
-        BaseError: no base is chosen, or it cannot be found or fetched.
-    """
+    """The folder that an engine loads the base from; a hub base is fetched if it is not in the cache."""
     location = base_location(settings)
     if Path(location).is_dir():
         return Path(location)
@@ -47,11 +43,7 @@ def base_folder(settings: BaseSettings) -> Path:
 
 
 def describe_base(settings: BaseSettings, folder: Path) -> DescribedBase:
-    """Fingerprint the base in ``folder``, which ``settings`` name.
-
-    Raises:
-        BaseError: it cannot be read.
-    """
+    """Fingerprint the base in ``folder``, which ``settings`` name."""
     tokenizer = load_tokenizer(settings)
     config = read_config(str(folder), load_options(settings))
     if not (files := weight_files(folder)):
@@ -102,11 +94,7 @@ def _tensor(opened: Any, name: str) -> torch.Tensor:
 
 
 def _opened(files: Mapping[Path, Collection[str]], stack: ExitStack) -> dict[str, Any]:
-    """The open file of each tensor.
-
-    Raises:
-        BaseError: a file cannot be read or lacks a tensor that it should hold, or a tensor is in two of them.
-    """
+    """The open file of each tensor."""
     tensors: dict[str, Any] = {}
     for file, expected in files.items():
         try:

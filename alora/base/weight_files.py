@@ -19,11 +19,7 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 def weight_files(folder: Path) -> dict[Path, set[str]]:
     """The files with the weights of the base in ``folder``, in order, with the tensors that the index says are in each;
-    none where it has no ``*.safetensors``.
-
-    Raises:
-        BaseError: transformers and vLLM would not read the same files of this folder, or one cannot be read.
-    """
+    none where it has no ``*.safetensors``."""
     if os.path.lexists(folder / CONFIG):  # transformers follows a dangling link, too
         raise BaseError(f"{folder / CONFIG}: transformers would load an adapter with the base; move it elsewhere")
     present = {path.name for path in folder.glob("*.safetensors") if not path.name.startswith(".")}
@@ -64,8 +60,6 @@ def indexed_files(index: Path) -> dict[str, set[str]]:
 def _require_readable(file: Path) -> None:
     """safetensors calls every reason "No such file"."""
     try:
-        os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
+        file.open("rb").close()
     except OSError as error:
         raise BaseError(f"{file} cannot be read: {error.strerror}; mend that, or take another base") from error
-    if not file.is_file():
-        raise BaseError(f"{file} is not a file; {REMEDY}")

@@ -62,11 +62,7 @@ READER = """def register():
 
 
 class GuardBench(ServingBench):
-    """See the module.
-
-    Raises:
-        ConfigError: other workloads are asked for with it, or there is neither ``base.source`` nor ``bench.battery``.
-    """
+    """See the module."""
 
     def _start(self) -> str:
         context, settings = self._context, self._settings

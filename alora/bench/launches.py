@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from alora.bench.shapes import BaseShape, random_base
 from alora.bench.trials import Launches
-from alora.prefix import flash
+from alora.prefix import flash, norms
 
 FREE = frozenset({  # views and allocations
     "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "slice", "select", "unsqueeze", "squeeze", "expand",
@@ -62,15 +62,31 @@ def _by_mask(name: str, args: Any) -> bool:
     return any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in masks)
 
 
+class _OneKernel(torch.autograd.Function):
+    """A norm's launches on a GPU, while a CPU takes it apart; the numbers are others, which no count depends on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[torch.Tensor, None]:
+        return grads[0].clone(), None
+
+
 @contextlib.contextmanager
 def as_on_a_gpu() -> Iterator[None]:
-    """Attention's fused backward, as on CUDA."""
-    stock = flash.BACKWARD_ON
-    flash.BACKWARD_ON = frozenset({*stock, "cpu"})
-    try:
+    """The kernels that CUDA takes: attention's fused backward, and ``rms_norm`` as one."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (
+            (flash, "BACKWARD_ON", frozenset({*flash.BACKWARD_ON, "cpu"})),
+            (norms, "FUSED_ON", frozenset({"cpu"})),
+            (norms, "_is_plain", lambda module: True),
+            (torch.nn.functional, "rms_norm", lambda x, shape, weight, eps: _OneKernel.apply(x, weight)),
+        ):
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
         yield
-    finally:
-        flash.BACKWARD_ON = stock
 
 
 def count_launches(step: Callable[[], object]) -> Launches:
@@ -84,7 +100,11 @@ def count_launches(step: Callable[[], object]) -> Launches:
 
 def launches_a_layer(step_on: Callable[[PreTrainedModel], Callable[[], object]], family: str = "qwen3") -> Launches:
     """``step_on`` makes a step on a base in bfloat16, of which each layer has what a real one has."""
-    low, high = (astuple(count_launches(step_on(tiny_base(layers, family)))) for layers in DEPTHS)
+    found = []
+    for layers in DEPTHS:
+        with as_on_a_gpu():  # a model chooses its kernels as it is made
+            found.append(astuple(count_launches(step_on(tiny_base(layers, family)))))
+    low, high = found
     return Launches(*((b - a) / (DEPTHS[1] - DEPTHS[0]) for a, b in zip(low, high, strict=True)))
 
 

@@ -97,11 +97,7 @@ def _loaded(name: str, base: BaseSettings) -> tuple[BenchBase, LoadedBase]:
 
 
 def random_material(settings: BenchSettings, base: BenchBase, count: int, scratch: Path) -> Material:
-    """``count`` random adapters, written below ``scratch`` for vLLM to load.
-
-    Raises:
-        ConfigError: a target that this base does not have.
-    """
+    """``count`` random adapters, written below ``scratch`` for vLLM to load."""
     spec, dtype = adapter_spec(settings, base.shape), base.model.dtype
     if base.folder is None:
         base = replace(base, folder=str(scratch / "base"))

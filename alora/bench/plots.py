@@ -10,7 +10,6 @@ from typing import Any
 from alora.bench.intervals import Measured
 from alora.bench.record import Record
 from alora.bench.trials import AA
-from alora.config.environment import outside_the_current_folder
 
 COLOURS = {"lora": "#b5442e", "alora": "#1f6fb2", "base": "#7a7a7a", "reader": "#c8a02c", "packed": "#3d8f5f"}
 PICTURES = ("latency.png", "speed_up.png", "open_loop.png")
@@ -20,8 +19,7 @@ def write_plots(record: Record, folder: Path) -> list[Path]:
     """Write every plot that the record has figures for; empty where matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
-    with outside_the_current_folder():  # a matplotlibrc there may hold code
-        from matplotlib import figure, ticker  # optional
+    from matplotlib import figure, ticker  # optional
 
     written = []
     for name, draw in zip(PICTURES, (latency, speed_up, open_loop), strict=True):

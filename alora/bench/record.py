@@ -11,8 +11,8 @@ import numpy as np
 from alora.bench.intervals import Measured
 from alora.bench.trials import Agreement, Cell, Objection
 from alora.errors import ConfigError
-from alora.reading import read_json
-from alora.typed import leaves, typed
+from alora.reading import read_typed
+from alora.typed import leaves
 
 FORMAT = 4  # 1: the dictionaries of alora 0.1
 UNFINISHED = "it was killed, or is still running"  # why a record stopped that is written while its run goes on
@@ -170,16 +170,6 @@ def record_json(record: Record) -> str:
 
 
 def load_record(path: Path) -> Record:
-    """Read a ``bench.json``, or the folder that holds one.
-
-    Raises:
-        ConfigError: it is not there, not readable, of another format, or damaged.
-    """
+    """Read a ``bench.json``, or the folder that holds one."""
     file = path / "bench.json" if path.is_dir() else path
-    data = read_json(file, ConfigError, "give a bench.json, or the folder that holds one")
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ConfigError(f"{file} is not a record of this version's alora bench; measure it again")
-    try:
-        return typed(Record, data)
-    except TypeError as error:
-        raise ConfigError(f"{file} is damaged: {error}; measure it again") from error
+    return read_typed(Record, file, ConfigError, "give another bench.json, or measure again", format=FORMAT)

@@ -29,10 +29,6 @@ def run_bench(
     """Measure everything that ``settings`` ask for; what was finished is kept, whatever stops it later.
 
     ``keep`` gets a record of all cells so far after each of them, before any reference was asked.
-
-    Raises:
-        ConfigError, BaseError, MissingDependency: something is missing, or ``bench.limit_s`` ended the run before
-            anything was finished.
     """
     began, spent, threads = time.perf_counter(), time.process_time(), torch.get_num_threads()
     torch.set_num_threads(settings.threads)

@@ -35,13 +35,7 @@ Step = Callable[[str, int], Run]  # of a stage: from a system and the number of 
 
 
 class ServingBench(Benchmark):
-    """Systems on one engine (None: the packed scorer and PEFT's LoRA in this process).
-
-    Raises:
-        ConfigError: more adapters are needed than the battery has, no workload or no system of ours can run here, or
-            vLLM would take another device.
-        MissingDependency: ``bench.serving.engine=vllm`` without vLLM.
-    """
+    """Systems on one engine (None: the packed scorer and PEFT's LoRA in this process)."""
 
     def __init__(self, context: Context) -> None:
         self._settings = settings = for_this_machine(context.settings)

@@ -122,11 +122,7 @@ class BenchEngine(Engine):
         return self.request(f"{system}{policy}" if system in ("alora", "lora") else None)
 
     def forget(self) -> None:
-        """Empty the prefix cache.
-
-        Raises:
-            CheckFailed: the engine would not, so a cold burst would not be cold.
-        """
+        """Empty the prefix cache."""
         if self.llm.reset_prefix_cache() is False:
             raise CheckFailed("vLLM did not empty its prefix cache; no cold burst can be measured")
 

@@ -8,8 +8,7 @@ from alora.adapter import CONFIG_FILE
 from alora.bundle.battery import BATTERY_FILE, battery_folders
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.errors import BundleError
-from alora.layout import ADAPTER, BATTERY, BUNDLE, OUTPUTS, POLICIES, RUN_FILE, own_link, require_plain_run, run_of
-from alora.reading import require_plain
+from alora.layout import ADAPTER, BATTERY, OUTPUTS, POLICIES, RUN_FILE, own_link, require_plain_run, run_of
 
 
 class Kind(Enum):
@@ -36,11 +35,7 @@ class Artifact:
 
     @property
     def members(self) -> dict[str, Path]:
-        """The bundles, or before there are any the adapters, by the name of their policy's folder.
-
-        Raises:
-            BundleError: there are none.
-        """
+        """The bundles, or before there are any the adapters, by the name of their policy's folder."""
         if not (self.bundles or self.adapters):
             raise BundleError(f"{self.folder} holds no adapter yet; run `alora train` on it to the end")
         in_run = {folder.parent.name if folder.name == ADAPTER else folder.name: folder for folder in self.adapters}
@@ -53,12 +48,7 @@ class Artifact:
 
 
 def find_artifact(folder: Path | str) -> Artifact:
-    """The kind of ``folder``, and what it holds.
-
-    Raises:
-        BundleError: it is missing, holds none of the files that mark an artifact, its list of bundles cannot be read,
-            or something in it is a link.
-    """
+    """The kind of ``folder``, and what it holds."""
     folder = own_link(Path(folder)) or Path(folder)
     if not folder.is_dir():
         raise BundleError(f"artifact {folder} is not a folder; give a run folder, a bundle, a battery or an adapter")
@@ -69,11 +59,7 @@ def find_artifact(folder: Path | str) -> Artifact:
         if (folder / kind.value).is_file():
             if kind is Kind.RUN:
                 return Artifact(kind, folder, _bundles(folder), _adapters(folder), run)
-            if kind is Kind.BATTERY:
-                several = tuple(battery_folders(folder))
-            else:
-                require_plain(folder, BundleError)
-                several = (folder,)
+            several = tuple(battery_folders(folder)) if kind is Kind.BATTERY else (folder,)
             return Artifact(kind, folder, () if kind is Kind.ADAPTER else several, several, run)
     marks = ", ".join(kind.value for kind in Kind)
     raise BundleError(f"{folder} is not an artifact of alora: it holds none of {marks}")
@@ -91,9 +77,8 @@ def _require_plain(run: Path) -> None:
 def _bundles(run: Path) -> tuple[Path, ...]:
     if (run / BATTERY / BATTERY_FILE).is_file():
         return tuple(battery_folders(run / BATTERY))
-    return (run / BUNDLE,) if (run / BUNDLE / MANIFEST_FILE).is_file() else ()  # a run of 0.1
+    return ()
 
 
 def _adapters(run: Path) -> tuple[Path, ...]:
-    adapters = tuple(file.parent for file in sorted(run.glob(f"{POLICIES}/*/{ADAPTER}/{CONFIG_FILE}")))
-    return adapters or ((run / ADAPTER,) if (run / ADAPTER / CONFIG_FILE).is_file() else ())
+    return tuple(file.parent for file in sorted(run.glob(f"{POLICIES}/*/{ADAPTER}/{CONFIG_FILE}")))

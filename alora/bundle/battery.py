@@ -5,6 +5,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from alora.atomic import write_json
 from alora.bundle.light import LightBundle
 from alora.config.setting import names_a_folder
 from alora.errors import BundleError
-from alora.reading import lone_surrogate, read_json, require_plain
+from alora.reading import read_typed, require_plain
 
 BATTERY_FILE = "battery.json"
 SCHEMA_VERSION = 1
@@ -21,23 +22,14 @@ Read = TypeVar("Read", bound=LightBundle)
 
 def battery_folders(folder: Path | str) -> list[Path]:
     """The folders of the bundles that ``battery.json`` lists, in its order, not opened yet. What lies next to them is
-    not looked at: a guard's users put bundles there, also such as it refuses.
-
-    Raises:
-        BundleError: the list is missing, damaged or newer than this alora; it or something in a folder is a link.
-    """
-    require_plain(Path(folder), BundleError, BATTERY_FILE)
+    not looked at: a guard's users put bundles there, also such as it refuses."""
     names = _names(Path(folder) / BATTERY_FILE)
     require_plain(Path(folder), BundleError, *names, BATTERY_FILE)
     return [Path(folder) / name for name in names]
 
 
 def write_battery(folder: Path | str, bundles: Sequence[LightBundle]) -> None:
-    """List ``bundles``, which are folders directly inside ``folder``, in its ``battery.json``.
-
-    Raises:
-        BundleError: a bundle lies elsewhere, they do not share a base, or the file cannot be written.
-    """
+    """List ``bundles``, which are folders directly inside ``folder``, in its ``battery.json``."""
     folder = Path(folder)
     elsewhere = [str(bundle.folder) for bundle in bundles if bundle.folder.absolute().parent != folder.absolute()]
     if elsewhere:
@@ -63,12 +55,7 @@ def require_all_listed(folder: Path | str, names: Collection[str]) -> None:
 
 
 def require_one_base(bundles: Sequence[LightBundle]) -> None:
-    """Check that one prefix pass can serve all bundles.
-
-    Raises:
-        BundleError: no bundle; two of one policy; another base or other settings of the prefix than the first's. What
-            the suffix spells out (``prompt.instruction``) may differ.
-    """
+    """Check that one prefix pass can serve all bundles."""
     if not bundles:
         raise BundleError("there are no bundles to score with; list at least one")
     (policy, count), *_ = Counter(bundle.policy.id for bundle in bundles).most_common(1)
@@ -105,20 +92,22 @@ def _prefix_settings(bundle: LightBundle) -> dict[str, object]:
     }
 
 
-def _names(file: Path) -> list[str]:
+@dataclass(frozen=True)
+class _Listed:
+    """``battery.json``."""
+
+    schema_version: int
+    bundles: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in self.bundles:
+            if not names_a_folder(name):
+                raise ValueError(f"{name[:80]!r} is not a name of a folder next to it")
+        if len(set(self.bundles)) < len(self.bundles):
+            raise ValueError("a bundle is there twice")
+
+
+def _names(file: Path) -> tuple[str, ...]:
     if not file.exists():
         raise BundleError(f"{file.parent} has no {file.name}, so it is not a battery")
-    content = read_json(file, BundleError, "write the battery again")
-    version, names = content.get("schema_version"), content.get("bundles")
-    if type(version) is not int or version != SCHEMA_VERSION:  # true and 1.0 are equal to it
-        raise BundleError(f"{file}: schema_version is {version!r}, and this alora reads {SCHEMA_VERSION}; upgrade it")
-    if not isinstance(names, list):
-        raise BundleError(f"{file}: bundles is {repr(names)[:80]}, not a list of names; write the battery again")
-    seen: set[str] = set()
-    for index, name in enumerate(names):
-        plain = isinstance(name, str) and names_a_folder(name) and lone_surrogate(name) is None
-        if not plain or name in seen:
-            problem = "is there twice" if name in seen else "is not a name of a folder next to it"
-            raise BundleError(f"{file}: bundles[{index}], {repr(name)[:80]}, {problem}; write the battery again")
-        seen.add(name)
-    return names
+    return read_typed(_Listed, file, BundleError, "write the battery again", schema_version=SCHEMA_VERSION).bundles

@@ -5,12 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HFValidationError,
     HTTPError,  # pyright: ignore[reportPrivateImportUsage] the root error of whichever HTTP client it uses
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
 )
 
 from alora.bundle.battery import BATTERY_FILE, battery_folders
@@ -26,9 +21,6 @@ def fetch_bundle(name: str, endpoint: str | None = None) -> Path:
 
     Only files of a bundle's names are fetched, of a battery those of the bundles that it lists, and none is run; the
     folder is read like any other, link by link.
-
-    Raises:
-        BundleError: the hub has no such repository or revision, cannot be reached or asked, or it holds no bundle.
     """
     folder = _fetch(name, [BATTERY_FILE, *BUNDLE_FILES], endpoint)
     if (folder / BATTERY_FILE).is_file():
@@ -47,18 +39,11 @@ def _fetch(name: str, patterns: list[str], endpoint: str | None) -> Path:
         raise BundleError(f"artifact {name} is neither a folder nor a hub id; write user/repository")
     try:
         return Path(snapshot_download(parts[1], revision=parts[2], allow_patterns=patterns, endpoint=endpoint))
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise BundleError(
-            f"there is no folder {name}, and the hub has no repository of that name that you may read; check the name, "
-            "or log in with `hf auth login`"
-        ) from error
-    except LocalEntryNotFoundError as error:
-        raise BundleError(
-            f"there is no folder {name}, and the hub cannot be asked for it ({first_line(error)}); check "
-            "the folder's name, or the network and HF_HUB_OFFLINE"
-        ) from error
     except Exception as error:  # the hub's client and the one below it raise a dozen kinds
-        raise BundleError(f"{name} cannot be fetched from the hub: {first_line(error)}") from error
+        raise BundleError(
+            f"there is no folder {name}, and it cannot be fetched from the hub: {first_line(error)}; check the name, "
+            "the network and HF_HUB_OFFLINE, or log in with `hf auth login`"
+        ) from error
 
 
 def push_bundle(folder: Path | str, repo_id: str, private: bool = True, endpoint: str | None = None) -> str:
@@ -66,9 +51,6 @@ def push_bundle(folder: Path | str, repo_id: str, private: bool = True, endpoint
 
     Only the files that the manifest lists are sent. ``endpoint`` is the hub's address (default: ``HF_ENDPOINT``, else
     the public hub).
-
-    Raises:
-        BundleError: the bundle is damaged, the name is impossible, the hub cannot be reached or refuses.
     """
     bundle = read_bundle(folder)
     api = HfApi(endpoint=endpoint)
@@ -80,18 +62,10 @@ def push_bundle(folder: Path | str, repo_id: str, private: bool = True, endpoint
             allow_patterns=[MANIFEST_FILE, *bundle.manifest.files],
             commit_message=f"Adapter {bundle.manifest.adapter_digest[:12]} for the policy {bundle.policy.id}",
         )
-    except HFValidationError as error:
-        raise BundleError(f"export.push_to={repo_id!r} is not a repository id: {first_line(error)}") from error
-    except OfflineModeIsEnabled as error:
-        raise BundleError("HF_HUB_OFFLINE is set, so nothing can be pushed; unset it") from error
-    except HfHubHTTPError as error:
+    except (OSError, ValueError, HTTPError) as error:  # HFValidationError is a ValueError, HfHubHTTPError an OSError
         raise BundleError(
-            f"the hub at {api.endpoint} refuses to take {repo_id}: {first_line(error)}; log in with "
-            "`hf auth login` and check that you may write there"
-        ) from error
-    except (OSError, HTTPError) as error:
-        raise BundleError(
-            f"the hub at {api.endpoint} cannot be reached ({first_line(error)}); the bundle itself is complete: push "
+            f"export.push_to={repo_id!r} is not taken by the hub at {api.endpoint}: {first_line(error)}; check the "
+            "name, the network and HF_HUB_OFFLINE, or log in with `hf auth login`; the bundle itself is complete: push "
             "it later with `alora export artifact=BUNDLE export.push_to=NAME/REPOSITORY`"
         ) from error
     return str(commit.commit_url)

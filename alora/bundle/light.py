@@ -16,6 +16,7 @@ from alora.bundle.manifest import (
     GOLDEN_FILE,
     MANIFEST_FILE,
     Manifest,
+    file_record,
     read_manifest,
     served_name,
 )
@@ -24,10 +25,10 @@ from alora.errors import BundleError
 from alora.identity.certificate import read_certificate
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
-from alora.reading import read_json, sha256_of
+from alora.reading import read_json
 from alora.verdict import Calibration
 from alora.version import __version__
-from alora.weights import makes_adapter, require_no_holes, weights_digest
+from alora.weights import makes_adapter, weights_digest
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase
@@ -83,12 +84,7 @@ class LightBundle:
         return self.manifest.operating_point.calibration
 
     def base_settings(self, given: BaseSettings) -> BaseSettings:
-        """The base to load: what the user gave, and from the manifest what they left open.
-
-        Raises:
-            BundleError: the bundle belongs to a local folder whose path only the user knows, or other template_kwargs
-                are given than its own.
-        """
+        """The base to load: what the user gave, and from the manifest what they left open."""
         record = self.manifest.base
         template_kwargs = dict(self.manifest.template_kwargs)
         if given.template_kwargs not in ({}, template_kwargs):
@@ -116,21 +112,12 @@ class LightBundle:
         return self.manifest.renderer(base.tokenizer)
 
     def check_base(self, base: LoadedBase | DescribedBase) -> None:
-        """Check that ``base`` is the bundle's, and that prompts still become the same token ids on it.
-
-        Raises:
-            BundleError: weights, tokenizer, template or quantization differ (all differences at once), or this
-                version of alora renders the prompt in another way.
-        """
+        """Check that ``base`` is the bundle's, and that prompts still become the same token ids on it."""
         require_base(self.folder, self.manifest.base.fingerprint, self.manifest.base.source, base)
         self.check_prompts(base)
 
     def check_prompts(self, base: LoadedBase | DescribedBase) -> None:
-        """Check that prompts still become the same token ids with the base's tokenizer, however it is quantized.
-
-        Raises:
-            BundleError: this version of alora renders the prompt in another way, or the bundle was changed.
-        """
+        """Check that prompts still become the same token ids with the base's tokenizer, however it is quantized."""
         renderer = self.renderer(base)
         same = renderer.suffix(self.policy) == self.suffix and all(
             prefix_digest(renderer.prefix(row.conversation)) == row.prefix_sha256 for row in self.golden
@@ -163,13 +150,7 @@ def require_base(folder: Path, made: Fingerprint, source: str, base: LoadedBase 
 
 
 def read_bundle(folder: Path | str) -> LightBundle:
-    """Read a bundle and check everything that needs neither a base nor the weights in memory.
-
-    Raises:
-        BundleError: the manifest is missing, damaged, changed or newer than this alora; a file is missing, cut short
-            or changed, or one that a server would load is not listed; the two aLoRA markers disagree; its certificate
-            is missing, failed or of another adapter.
-    """
+    """Read a bundle and check everything that needs neither a base nor the weights in memory."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     _require_files(folder, manifest)
@@ -240,20 +221,14 @@ def _compare_markers(folder: Path, manifest: Manifest) -> None:
 def _compare_digests(folder: Path, manifest: Manifest) -> None:
     for name, expected in manifest.files.items():
         try:
-            size = (folder / name).stat().st_size
-            digest = ""
-            if size == expected.size:  # a hole of any size costs no disk
-                require_no_holes(folder / name, BundleError)
-                digest = sha256_of(folder / name)
+            found = file_record(folder / name)
         except OSError as error:
             raise BundleError(f"{folder / name} cannot be read: {error.strerror or error}") from error
-        if size != expected.size:
-            state = "cut short" if size < expected.size else "longer than it was written"
+        if found != expected:
+            state = "was changed after the bundle was written"
+            if found.size != expected.size:
+                state = "is cut short" if found.size < expected.size else "is longer than it was written"
             raise BundleError(
-                f"{folder / name} is {state}: {size} bytes, {expected.size} expected; copy or download it again"
-            )
-        if digest != expected.sha256:
-            raise BundleError(
-                f"{folder / name} was changed after the bundle was written: sha256 {digest[:12]}, "
+                f"{folder / name} {state}: {found.size} bytes of sha256 {found.sha256[:12]}, {expected.size} of "
                 f"{expected.sha256[:12]} expected; copy or download it again"
             )

@@ -33,11 +33,7 @@ def is_move(bundle: Bundle, base: LoadedBase) -> bool:
 
 
 def require_movable(bundle: Bundle, base: LoadedBase) -> None:
-    """Refuse a bundle that could not be compared with itself on ``base``.
-
-    Raises:
-        BundleError: it stores no golden rows, or prompts are rendered in another way than it was made with.
-    """
+    """Refuse a bundle that could not be compared with itself on ``base``."""
     if not bundle.golden:
         raise BundleError(
             f"{bundle.folder} stores no golden rows, so its answers cannot be compared on a base in "
@@ -47,12 +43,7 @@ def require_movable(bundle: Bundle, base: LoadedBase) -> None:
 
 
 def parity_run(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord:
-    """Ask the adapter on ``base`` for the bundle's golden rows; ``point`` is the one fitted there.
-
-    Raises:
-        BundleError: see :func:`require_movable`.
-        DataError: a logit is not finite.
-    """
+    """Ask the adapter on ``base`` for the bundle's golden rows; ``point`` is the one fitted there."""
     require_movable(bundle, base)
     conversations = [row.conversation for row in bundle.golden]
     with Scorer(base, [bundle.weights]) as scorer:
@@ -79,12 +70,7 @@ def moved(bundle: Bundle, base: LoadedBase, point: OperatingPoint) -> MoveRecord
 
 def recertify(bundle: Bundle, base: LoadedBase, settings: IdentitySettings) -> Certificate | None:
     """The bundle's own certificate; a new one where the base is quantized in another way, since a certificate covers
-    one base.
-
-    Raises:
-        BundleError: the base is another one, or the bundle cannot be compared with itself there.
-        CheckFailed: KV identity does not hold there.
-    """
+    one base."""
     if not is_move(bundle, base):
         bundle.check_base(base)
         return None if bundle.manifest.certificate is None else read_certificate(bundle.folder / CERTIFICATE_FILE)
@@ -110,11 +96,7 @@ def rewrite_bundle(
     moved: MoveRecord | None,
     validation: Mapping[str, int],
 ) -> Bundle:
-    """Write ``bundle`` to ``folder`` as it is on ``base``; ``validation`` counts the rows of the new point by label.
-
-    Raises:
-        BundleError: see :func:`~alora.bundle.write.write_bundle`; or another bundle lies where this one was read.
-    """
+    """Write ``bundle`` to ``folder`` as it is on ``base``; ``validation`` counts the rows of the new point by label."""
     manifest = bundle.manifest
     changed = {"operating_point": operating_point, "moved": moved, "data": {**manifest.data, "validation": validation}}
     contents = BundleContents(

@@ -31,10 +31,6 @@ def read_bundles(
     """The bundles in the folders ``named`` (a run or a battery holds several), and the base they share.
 
     ``policies`` takes only those that it lists, of all folders together.
-
-    Raises:
-        ConfigError: no folder is named, an artifact holds no bundle, or none holds any of ``policies``.
-        BundleError: a bundle is damaged, or they do not share a base.
     """
     if not named:
         raise ConfigError(NO_BUNDLE)
@@ -71,11 +67,7 @@ def open_artifact(
 def chosen(
     items: Mapping[str, Item], policies: Sequence[str], artifact: Artifact, all_of: bool = False
 ) -> dict[str, Item]:
-    """Of several items those that ``policies`` name, all when it names none or ``*``; a note on those that are missing.
-
-    Raises:
-        ConfigError: none of ``policies`` is there, or (``all_of``) one of them is not.
-    """
+    """Of several items those that ``policies`` name, all where it is empty or ``*``; a note on any that is missing."""
     _require_chosen([*items], policies, str(artifact.folder), all_of)
     return {name: item for name, item in items.items() if is_chosen(name, policies)}
 
@@ -94,11 +86,7 @@ def is_chosen(name: str, policies: Sequence[str]) -> bool:
 
 
 def members_by_policy(artifact: Artifact) -> dict[str, Path]:
-    """The artifact's members by the policy that each is of, whatever its folder is called; a damaged one by its folder.
-
-    Raises:
-        BundleError: two are of one policy.
-    """
+    """The artifact's members by their policies, whatever their folders are called; a damaged one by its folder."""
     found: dict[str, Path] = {}
     for name, folder in artifact.members.items():
         with contextlib.suppress(BundleError):  # what is wrong is said where it is opened

@@ -28,12 +28,7 @@ class Bundle(LightBundle):
         return [Question(renderer.prefix(row.conversation), [self.suffix], [adapter]) for row in self.golden[:rows]]
 
     def check_golden(self, base: LoadedBase, tolerance: float) -> float:
-        """Score the golden rows on ``base`` and return the largest difference (absolute; relative above 1).
-
-        Raises:
-            BundleError: see :meth:`check_base`.
-            CheckFailed: the difference is above ``tolerance``.
-        """
+        """Score the golden rows on ``base`` and return the largest difference (absolute; relative above 1)."""
         self.check_base(base)
         asked = self.golden_questions(base)
         with Scorer(base, [self.weights]) as scorer:
@@ -54,10 +49,6 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
 
     Args:
         rows: golden rows of each bundle that are asked; None: all of them.
-
-    Raises:
-        BundleError: see :meth:`Bundle.check_base`.
-        CheckFailed: answers differ by more than the two dtypes explain; every such bundle is named.
     """
     for bundle in bundles:
         bundle.check_base(base)
@@ -85,12 +76,7 @@ def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None 
 
 
 def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
-    """Check every bundle on the loaded base, and note a threshold that was fitted in another precision.
-
-    Raises:
-        BundleError: the base is not the bundles'.
-        CheckFailed: an adapter does not answer its golden rows as it did.
-    """
+    """Check every bundle on the loaded base, and note a threshold that was fitted in another precision."""
     check_bundles(bundles, base)
     for bundle in bundles:
         if bundle.manifest.base.dtype != base.dtype:
@@ -101,11 +87,7 @@ def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
 
 
 def load_bundle(folder: Path | str) -> Bundle:
-    """Read a bundle and check everything that needs no base.
-
-    Raises:
-        BundleError: see :func:`alora.bundle.light.read_bundle`; or the adapter is not the manifest's.
-    """
+    """Read a bundle and check everything that needs no base."""
     light = read_bundle(folder)
     weights = load_adapter(light.folder)
     if weights.digest != light.manifest.adapter_digest:
@@ -117,12 +99,7 @@ def load_bundle(folder: Path | str) -> Bundle:
 
 
 def load_battery(folder: Path | str) -> list[Bundle]:
-    """Read the bundles that ``battery.json`` lists, with their weights, in its order.
-
-    Raises:
-        BundleError: the list is missing, damaged or newer than this alora; a bundle is damaged; they do not share a
-            base and prompt settings.
-    """
+    """Read the bundles that ``battery.json`` lists, with their weights, in its order."""
     bundles = [load_bundle(path) for path in battery_folders(folder)]
     require_one_base(bundles)
     return bundles

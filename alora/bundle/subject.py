@@ -77,14 +77,7 @@ class Subject:
 
 
 def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
-    """The bundle or adapter in ``folder``, a member of ``artifact``; what it leaves open is its run's or the command's.
-
-    Raises:
-        BundleError, AdapterError: it is damaged.
-        RunError: its run's records do not agree, or its policy is not, word for word, the one that the run was trained
-            on.
-        ConfigError: it names no base, and neither does the command.
-    """
+    """The bundle or adapter in ``folder``, a member of ``artifact``; its run or the command has what it leaves open."""
     if (folder / MANIFEST_FILE).is_file():
         bundle = load_bundle(folder)
         base = base_of_bundle(bundle, artifact, recipe.base)
@@ -145,11 +138,7 @@ def require_own(
 
 
 def _named(settings: PolicySettings, wanted: str) -> Policy | None:
-    """The policy that the settings name: of a file the ``wanted`` one where it holds that; None where they name none.
-
-    Raises:
-        PolicyError: the file cannot be read, or holds several, and neither ``wanted`` nor ``policy.id`` is among them.
-    """
+    """The policy that the settings name: of a file the ``wanted`` one where it is there; None where they name none."""
     if settings.file is not None and wanted in [policy.id for policy in read_policies(settings.file)]:
         return load_policies(replace(settings, id=wanted))[0]
     return load_policies(settings)[0] if settings.file or settings.title else None

@@ -20,12 +20,7 @@ _NEW = (CERTIFICATE_FILE, MANIFEST_FILE)
 
 
 def add_vllm_certificate(bundle: Bundle, vllm: Certificate) -> Bundle:
-    """Put ``vllm`` into the bundle's certificate, replacing an earlier one, and return the bundle as read back.
-
-    Raises:
-        BundleError: the check failed or is of another adapter or base, the bundle has no certificate of its own, its
-            folder holds folders (a checkout's ``.git``), or cannot be written. It is then as it was.
-    """
+    """Put ``vllm`` into the bundle's certificate, replacing an earlier one, and return the bundle as read back."""
     manifest = bundle.manifest
     vllm.require(manifest.base.fingerprint, manifest.adapter_digest)
     record = manifest.certificate

@@ -58,12 +58,6 @@ def write_bundle(
 
     Args:
         over: of the only bundle at ``folder`` that may be replaced; None: any of this policy.
-
-    Raises:
-        CheckFailed: an aLoRA without a passed certificate, or the reloaded bundle does not give the same label logits.
-        BundleError: the certificate is another adapter's or base's, ``folder`` holds something else, or it cannot be
-            written. Nothing is left behind in any of these cases.
-        ConfigError: more golden rows than there are probes.
     """
     folder = Path(folder).absolute()
     _require_certificate(contents)
@@ -82,11 +76,7 @@ def write_bundle(
 
 
 def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
-    """Copy a checked bundle, and nothing that lies next to its files; an older bundle at ``folder`` is replaced.
-
-    Raises:
-        BundleError: the bundle is damaged, ``folder`` holds something else, or it cannot be written.
-    """
+    """Copy a checked bundle, and nothing that lies next to its files; an older bundle at ``folder`` is replaced."""
     bundle = load_bundle(source)
     folder = Path(folder).absolute()
     require_replaceable(folder, bundle.policy.id)

@@ -63,7 +63,7 @@ def run(recipe: Recipe) -> int:
                 folder.write(method_run, *run_method(bench, method_run, folder.home(method_run)))
                 if not folder.finished(method_run):
                     note(f"{method_run.name}: some rows have no answer for now; the same command asks about them again")
-            found, left_out[method_run.name] = folder.read_of(method_run, task)
+            found, left_out[method_run.name] = folder.read(method_run)
             scores += found
         left_out = _report(task, folder, scores, left_out, base, leaked)
     return int(any(left_out.values()))

@@ -34,7 +34,7 @@ from alora.generate.prompts import DIMENSIONS
 from alora.generate.report import Quality, markdown
 from alora.notes import note
 from alora.policy import Policy, load_policies
-from alora.reading import lone_surrogate, printable, read_json, read_yaml, require_plain, sha256_of
+from alora.reading import printable, read_typed, read_yaml, sha256_of
 from alora.typed import typed
 
 _MARK, _DROPPED = "generated.json", "dropped.jsonl"
@@ -72,12 +72,7 @@ def run(recipe: Recipe) -> int:
 
 def generated(recipe: Recipe) -> Recipe:
     """``recipe`` with ``data.train=generate`` replaced by the files that were generated for it; validation rows that it
-    names stay.
-
-    Raises:
-        DataError: the rows cannot be trained on.
-        CheckFailed: ``strict``, and there are warnings.
-    """
+    names stay."""
     quality, folder, _ = generate(replace(recipe, output=None))
     findings = [item for item in quality.findings() if not (recipe.data.validation and item.code == "FEW_POSITIVES")]
     for finding in findings:
@@ -92,11 +87,7 @@ def generated(recipe: Recipe) -> Recipe:
 
 
 def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
-    """Rows for the recipe's policy: what they are worth, where they lie, and what all calls so far have cost.
-
-    Raises:
-        ConfigError: no endpoint, a budget in money without prices, or a folder that holds something else.
-    """
+    """Rows for the recipe's policy: what they are worth, where they lie, and what all calls so far have cost."""
     policies = load_policies(recipe.policy, recipe.policies)
     if len(policies) != 1:
         raise ConfigError("alora generate takes one policy at a time; choose it with policy.id=ID")
@@ -231,8 +222,6 @@ def _split(cases: Sequence[Case], share: float, dimension: str | None) -> dict[s
 def _claim(folder: Path, policy: Policy) -> None:
     """Take ``folder``; ConfigError where it is another's, or its rows were edited and would be written over."""
     mark = folder / _MARK
-    if folder.is_dir():
-        require_plain(folder, ConfigError)
     if mark.exists():
         _refuse_edits(folder, policy)
     elif folder.exists() and any(item.name != "dimensions.yaml" and not is_part(item) for item in folder.iterdir()):
@@ -244,14 +233,10 @@ def _claim(folder: Path, policy: Policy) -> None:
 def _refuse_edits(folder: Path, policy: Policy) -> None:
     """ConfigError where the mark is another policy's, or of rows that are not those that lie there."""
     mark = folder / _MARK
-    content = read_json(mark, ConfigError, "give another output=")
-    try:
-        found = typed(_Mark, content)
-    except TypeError as error:
-        raise ConfigError(f"{mark} is not alora's: {error}; give another output=") from error
+    found = read_typed(_Mark, mark, ConfigError, "give another output=")
     if found.generated_for != policy.as_dict():
         raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")
-    for name in ("train.jsonl", "validation.jsonl", *found.wrote.keys() & {_DROPPED}):  # an older mark lacks it
+    for name in ("train.jsonl", "validation.jsonl", _DROPPED):
         file = folder / name
         if file.exists() and sha256_of(file) not in found.wrote.get(name, ()):
             train = "" if name == _DROPPED else f"train on it ({_as_data(folder)}), or "
@@ -264,17 +249,14 @@ def _as_data(folder: Path) -> str:
 
 def _dimensions(file: Path, held: str | None) -> dict[str, list[str]]:
     """What ``file`` holds; ConfigError where it is not a list of values by name, or ``held`` cannot be held out."""
-    content = read_yaml(file, ConfigError, "write NAME: [VALUE, VALUE, ...]")
-    if not isinstance(content, dict) or not content:
-        raise ConfigError(f"{file} holds no dimensions; write NAME: [VALUE, VALUE, ...]")
-    for name, values in content.items():
-        if not isinstance(values, list) or not values or not all(isinstance(item, str) for item in values):
-            raise ConfigError(f"{file}: {name!s} is not a list of texts; write NAME: [VALUE, VALUE, ...]")
-        if any(lone_surrogate(text) is not None for text in (str(name), *values)):
-            raise ConfigError(f"{file}: {printable(str(name))} or a value of it is not Unicode text; write it anew")
-    dimensions = {str(name): values for name, values in content.items()}
-    if len(dimensions) < len(content):
-        raise ConfigError(f"{file} gives a dimension twice, as a number and as a text; leave one out")
+    remedy = "write NAME: [VALUE, VALUE, ...]"
+    try:
+        dimensions = typed(dict[str, list[str]], read_yaml(file, ConfigError, remedy), "the file")
+    except TypeError as error:
+        raise ConfigError(f"{file}: {error}; {remedy}") from error
+    dimensions = {str(name): values for name, values in dimensions.items()}  # 1 and '1' are one
+    if not all([dimensions, *dimensions.values()]):
+        raise ConfigError(f"{file} holds no dimensions, or one without values; {remedy}")
     if held is not None and len(set(dimensions.get(held, ()))) < 2:
         others = ", ".join(name for name, values in dimensions.items() if len(set(values)) > 1)
         raise ConfigError(f"generate.hold_out={held} is not a dimension with two values in {file}: {others}")

@@ -22,7 +22,7 @@ from alora.bundle.named import chosen, read_bundles, saved_run
 from alora.bundle.read import Bundle, check_bundles, load_bundle
 from alora.client.engine import Engine
 from alora.commands.output import say, say_json, table
-from alora.commands.run_rows import data_settings, known_of_run, note_leak, read_for, read_noted, trained_rows
+from alora.commands.run_rows import known_of_run, note_leak, read_for, read_noted, settings_as_trained, trained_rows
 from alora.config.describe import value_at
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation
@@ -106,7 +106,7 @@ def _validation_rows(
     recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle], wanted: Collection[str]
 ) -> tuple[list[LabelledConversation], str]:
     """``data.validation``; else the rows that the artifact's own run held out. Those of ``wanted`` must be usable."""
-    data = data_settings(recipe, artifact)
+    data = settings_as_trained(recipe, artifact)
     if data.validation is None and artifact.run is not None:
         rows, unread = _held_out(recipe, artifact, data.train)
     elif data.validation is None:

@@ -15,8 +15,7 @@ from alora.data.conversation import LabelledConversation
 from alora.data.digests import rows_digest
 from alora.data.held_out import fold_rows, hold_out
 from alora.data.sources import Source, named
-from alora.data.splits import data_settings as settled
-from alora.data.splits import known_rows, read_shared_rows
+from alora.data.splits import data_settings, known_rows, read_shared_rows
 from alora.errors import AloraError, ConfigError, DataError, LeftOut, first_line
 from alora.findings import Findings, as_lines
 from alora.notes import note
@@ -47,7 +46,7 @@ def opened_run(artifact: Artifact) -> Recipe | None:
     return run
 
 
-def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
+def settings_as_trained(recipe: Recipe, artifact: Artifact) -> DataSettings:
     """The command's data settings; what they leave open (rows, columns, labels, roles) comes from the artifact's run.
 
     Raises:
@@ -64,7 +63,7 @@ def data_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
 
 
 def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
-    """As :func:`data_settings`, with test rows to measure the artifact on as it is.
+    """As :func:`settings_as_trained`, with test rows to measure the artifact on as it is.
 
     Raises:
         ConfigError: neither names test rows, or the command names another target for the operating point.
@@ -74,7 +73,7 @@ def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
         raise ConfigError(
             f"{', '.join(named)}: figures are at the artifact's own operating point; fit another by alora recalibrate"
         )
-    given = data_settings(recipe, artifact)
+    given = settings_as_trained(recipe, artifact)
     if given.test is None:
         raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")
     return given
@@ -107,7 +106,7 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
     rows, unread = read_shared_rows(data.train, data, policies, data.weights)
     rows, held = [row for row in rows if row.labels], []
     if data.validation is None:
-        rows, held = hold_out(fold_rows(rows, settled(run).folds), data.validation_share)
+        rows, held = hold_out(fold_rows(rows, data_settings(run).folds), data.validation_share)
     digests = {"train rows": rows_digest(rows)} | ({"validation rows": rows_digest(held)} if held else {})
     if data.validation is not None:
         with contextlib.suppress(AloraError):

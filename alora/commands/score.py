@@ -16,7 +16,7 @@ from alora.atomic import write_pieces
 from alora.bundle.artifact import find_artifact
 from alora.bundle.named import NO_BUNDLE
 from alora.commands.output import report_file, say, say_json, table, write_json
-from alora.commands.run_rows import data_settings, note_reading
+from alora.commands.run_rows import note_reading, settings_as_trained
 from alora.commands.score_logs import score_logs
 from alora.commands.score_shards import scorer_of
 from alora.config.schema import DataSettings, Recipe
@@ -88,7 +88,7 @@ def _read_as_trained(recipe: Recipe) -> tuple[DataSettings, list[str]]:
         return recipe.data, []
     artifact = find_artifact(recipe.artifact)
     try:
-        read = data_settings(recipe, artifact)
+        read = settings_as_trained(recipe, artifact)
     except (RunError, ConfigError) as error:
         alone = (
             "rows are read by this command's settings alone: give data.columns and data.role_map, if the run had any"

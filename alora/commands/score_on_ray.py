@@ -13,7 +13,7 @@ import ray.data
 import ray.exceptions
 
 from alora.commands.score_shards import Shards
-from alora.config.environment import debugging, outside_the_current_folder
+from alora.config.environment import debugging
 from alora.config.schema import Recipe
 from alora.errors import AloraError, CheckFailed, RunError, first_line
 from alora.logs.folder import VerdictFolder
@@ -49,8 +49,7 @@ def _cluster() -> Mapping[str, float]:
         if not ray.is_initialized():
             if host and port.isdecimal() and "://" not in address:  # Ray itself tries for minutes
                 socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-            with outside_the_current_folder():  # it is what Ray's workers search first for modules
-                ray.init(log_to_driver=debugging(), logging_level=logging.WARNING, include_dashboard=False)
+            ray.init(log_to_driver=debugging(), logging_level=logging.WARNING, include_dashboard=False)
         return ray.cluster_resources()
     except (OSError, ValueError, OverflowError, RuntimeError, ray.exceptions.RayError) as error:
         remedy = f"RAY_ADDRESS is {address}; name one that runs, or unset it" if address else "ray start says more"

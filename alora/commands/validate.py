@@ -15,7 +15,7 @@ from alora.bundle.vllm_certificate import add_vllm_certificate
 from alora.client.certify import certify_in_vllm
 from alora.client.engine import require_unquantized
 from alora.commands.output import report_file, say, say_json, table, write_json
-from alora.commands.run_rows import data_settings
+from alora.commands.run_rows import settings_as_trained
 from alora.config.schema import Recipe
 from alora.data.labelled import read_labelled
 from alora.data.splits import source_of
@@ -110,7 +110,7 @@ def _prompts(recipe: Recipe, artifact: Artifact, subject: Subject, base: LoadedB
         raise ConfigError("data.test is given without the policy of its labels; add policy.file=FILE, or leave it out")
     else:
         source = source_of(recipe.data.test, subject.policy)
-        rows = read_labelled(source, data_settings(recipe, artifact), subject.policy)
+        rows = read_labelled(source, settings_as_trained(recipe, artifact), subject.policy)
         conversations = [row.conversation for row in rows[:count]]
     return subject.prompts(base, conversations)
 

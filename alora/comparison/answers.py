@@ -2,14 +2,12 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from alora.comparison.judge_client import JudgeUsage
-from alora.errors import ConfigError
-from alora.reading import LONGEST, require_plain
 from alora.typed import typed
 
 Kept = TypeVar("Kept")
@@ -26,16 +24,15 @@ class Answers(Generic[Kept]):
         self.known: dict[str, Kept] = {}
         self.usage = JudgeUsage()
         file.parent.mkdir(parents=True, exist_ok=True)
-        require_plain(file.parent, ConfigError, file.name)
         self._cut = ""  # ends a line that a kill cut, so that it spoils no other
-        for line in _lines(file) if file.exists() else ():
+        for line in file.read_bytes().splitlines(keepends=True) if file.exists() else ():
             self._cut = "" if line.endswith(b"\n") else "\n"
             try:
                 content = json.loads(line)
                 known = {content["key"]: read(content)} if "key" in content else {}
                 self.usage += typed(JudgeUsage, content.get("usage", {}))
                 self.known |= known
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue
 
     def add(self, key: str, answer: Kept, **content: Any) -> None:
@@ -52,11 +49,3 @@ class Answers(Generic[Kept]):
         with self._file.open("a", encoding="utf-8") as stream:
             stream.write(f"{self._cut}{json.dumps(content)}\n")
         self._cut = ""
-
-
-def _lines(file: Path) -> Iterator[bytes]:
-    """Its lines, without those that are longer than any line alora writes."""
-    with file.open("rb") as stream:
-        while line := stream.readline(LONGEST):
-            if line.endswith(b"\n") or len(line) < LONGEST:
-                yield line

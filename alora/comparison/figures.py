@@ -78,9 +78,6 @@ def compare(scores: Sequence[Scores], settings: EvaluationSettings, main_rank: i
 
     Scores that cannot be used (validation or test rows of one class, logits that are not finite) leave out that policy
     for that method alone.
-
-    Raises:
-        ConfigError: ``settings.target`` has no ``target_value``.
     """
     groups: dict[Method, dict[str, list[Scores]]] = {}
     for item in scores:
@@ -117,11 +114,7 @@ def _reason(runs: Sequence[Scores], error: DataError) -> str:
 def _one_policy(
     method: Method, policy: str, runs: Sequence[Scores], settings: EvaluationSettings, seed: int
 ) -> tuple[MethodFigures, Floats, Floats]:
-    """The method's figures, their resampled means over the runs, and the runs' probabilities.
-
-    Raises:
-        DataError: there is nothing to calibrate by or to measure on.
-    """
+    """The method's figures, their resampled means over the runs, and the runs' probabilities."""
     test = runs[0].test
     if not 0 < test.positive_N.sum() < len(test.ids):
         raise DataError(f"the {len(test.ids)} test rows do not hold both the positive label and another")

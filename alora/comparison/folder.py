@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from alora.atomic import write_json
-from alora.comparison.scores import Scores, foreign, read_scores, write_scores
-from alora.comparison.task import MethodRun, Task
+from alora.comparison.scores import Scores, read_scores, write_scores
+from alora.comparison.task import MethodRun
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.errors import RunError
@@ -63,30 +63,12 @@ class ComparisonFolder(ClaimedFolder):
         mine = judge_digest(self._recipe.judge)
         return run.arm != "judge" or all(scores.facts.get(JUDGE) == mine for scores in self.read(run)[0])
 
-    def read_of(self, run: MethodRun, task: Task) -> tuple[list[Scores], dict[str, str]]:
-        """:meth:`read`, and each score is of this run and of a row of ``task``.
-
-        Raises:
-            RunError: they are not, or its files are damaged.
-        """
-        scored, failed = self.read(run)
-        for scores in scored:
-            if problem := foreign(scores, run, task):
-                raise RunError(f"{self.home(run)} holds scores of {problem}; remove that folder and run again")
-        if len({scores.policy for scores in scored}) < len(scored):
-            raise RunError(f"{self.home(run)} holds a policy's scores twice; remove that folder and run again")
-        return scored, failed
-
     def read(self, run: MethodRun) -> tuple[list[Scores], dict[str, str]]:
-        """A run's scores, and per missing policy the reason.
-
-        Raises:
-            RunError: its files are damaged.
-        """
+        """A run's scores, and per missing policy the reason."""
         home = self.home(run)
         try:
             failed = typed(dict[str, str], json.loads((home / _LEFT_OUT).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{home / _LEFT_OUT} cannot be read ({error}); remove {home} and run again") from error
         return [read_scores(file) for file in sorted(home.glob("*.json")) if file.name != _LEFT_OUT], failed
 

@@ -37,11 +37,7 @@ SURE = 0.995  # what a confidence of 100, or none at all, counts as
 
 
 def require_settings(settings: JudgeSettings) -> None:
-    """Refuse settings without an endpoint, or with half of the prices, which would leave out part of the cost.
-
-    Raises:
-        ConfigError: no endpoint is given, or one price without the other.
-    """
+    """Refuse settings without an endpoint, or with half of the prices, which would leave out part of the cost."""
     if settings.url is None:
         raise ConfigError("a judge needs judge.url=https://HOST/v1 and judge.model=NAME")
     if (settings.input_price is None) != (settings.output_price is None):
@@ -50,12 +46,7 @@ def require_settings(settings: JudgeSettings) -> None:
 
 
 def ask_and_score(task: Task, run: MethodRun, home: Path) -> dict[str, Scores]:
-    """Ask the judge about every validation and test row of every policy; answers are kept below ``home``.
-
-    Raises:
-        ConfigError: see :func:`require_settings`; or the endpoint refuses key, model or every request.
-        RunError: it answers nothing any more; the same command goes on where it stopped.
-    """
+    """Ask the judge about every validation and test row of every policy; answers are kept below ``home``."""
     settings = task.recipe.judge
     require_settings(settings)
     scores, patience = {}, _Patience(settings)
@@ -84,10 +75,7 @@ class SecondOpinion:
 def disagreements(
     policy: Policy, rows: Sequence[LabelledConversation], settings: JudgeSettings, answers: Path
 ) -> SecondOpinion:
-    """Rows whose label is not the judge's; what it said is kept in ``answers``.
-
-    Raises: as :func:`ask_and_score` does; ConfigError also for a policy without a rule.
-    """
+    """Rows whose label is not the judge's; what it said is kept in ``answers``."""
     require_settings(settings)
     if not policy.rule.strip():
         raise ConfigError(f"policy {policy.id!r} has no rule to judge by; give it one")

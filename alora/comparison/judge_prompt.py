@@ -80,7 +80,7 @@ def objects(text: str | None) -> Iterator[dict[str, Any]]:
     while start != -1:
         try:
             value, end = decoder.raw_decode(said, start)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError):  # a model that repeats itself opens object in object
             value, end = None, start + 1
         if isinstance(value, dict):
             yield value

@@ -32,11 +32,7 @@ from alora.training.schedule import loss_curves, still_improving
 
 
 def run_method(bench: Workbench, run: MethodRun, home: Path) -> tuple[dict[str, Scores], dict[str, str]]:
-    """Scores per policy, and per policy without any the reason. ``home`` is the run's own folder.
-
-    Raises:
-        AloraError: the method as a whole cannot run.
-    """
+    """Scores per policy, and per policy without any the reason. ``home`` is the run's own folder."""
     by_id, failed = bench.task.by_id, LeftOut()
     if run.arm in TRAINED:
         scores = _trained(bench, run, home, failed)

@@ -34,11 +34,7 @@ STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation; the best on
 
 
 def fit_and_score(bench: Workbench, run: MethodRun, policy: Policy) -> Scores:
-    """Fit a probe and score the policy's validation and test rows.
-
-    Raises:
-        DataError: its training rows hold one label only.
-    """
+    """Fit a probe and score the policy's validation and test rows."""
     started = time.process_time()
     splits = bench.task.splits
     taught, asked = labelled_for(policy, splits.train), labelled_for(policy, splits.test)

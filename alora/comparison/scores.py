@@ -1,7 +1,6 @@
 """One method's scores of one policy: one per row, by the row's id, and no text of a conversation."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from alora.atomic import write_json
-from alora.comparison.task import MethodRun, Task
+from alora.comparison.task import MethodRun
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import RunError
@@ -104,39 +103,19 @@ def calibration_rows(splits: Splits, policy: Policy, arm: str) -> list[LabelledC
     return labelled_for(policy, splits.sample) if arm in UNTRAINED else splits.calibration(policy.id)
 
 
-def foreign(scores: Scores, run: MethodRun, task: Task) -> str | None:
-    """What else ``scores`` are of than ``run`` on the rows of ``task``; None where they are of these."""
-    if (scores.arm, scores.seed, scores.rank) != (run.arm, run.seed, run.rank):
-        return f"{scores.arm}, seed {scores.seed}, rank {scores.rank}"
-    if (policy := task.by_id.get(scores.policy)) is None:
-        return f"a policy {scores.policy[:100]!r}"
-    known = calibration_rows(task.splits, policy, run.arm)
-    for part, rows in ((scores.validation, known), (scores.test, labelled_for(policy, task.splits.test))):
-        wanted = Counter((row.conversation.id, policy.label_index(row.labels[policy.id])) for row in rows)
-        if part.asked != len(rows) or not Counter(zip(part.ids, part.label_ids_N.tolist(), strict=True)) <= wanted:
-            return f"other rows or labels of {policy.id}"
-        if len(part.ids) and part.logits_NL.shape[1] != len(policy.labels):
-            return f"other labels of {policy.id}"
-    return None
-
-
 def write_scores(file: Path, scores: Scores) -> None:
     """Write one method's scores of one policy, whole or not at all."""
     write_json(file, {"schema_version": SCHEMA_VERSION, **scores.as_dict()})
 
 
 def read_scores(file: Path) -> Scores:
-    """Read :func:`write_scores` back.
-
-    Raises:
-        RunError: it is damaged or of another version of alora.
-    """
+    """Read :func:`write_scores` back."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if (version := content.pop("schema_version")) != SCHEMA_VERSION:
             raise ValueError(f"schema_version {version} is not {SCHEMA_VERSION}")
         return Scores.from_dict(content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
             f"{file} holds no scores of this version ({type(error).__name__}: {error}); remove it and run again"
         ) from error

@@ -78,12 +78,7 @@ class Workbench:
 
 
 def read_task(recipe: Recipe) -> Task:
-    """Read policies and rows; at most ``compare.rows`` labelled rows of each policy, the same for every method.
-
-    Raises:
-        ConfigError: no test rows are given.
-        DataError: no policy has rows to compare on.
-    """
+    """Read policies and rows; at most ``compare.rows`` labelled rows of each policy, the same for every method."""
     if recipe.data.test is None:
         raise ConfigError("alora compare measures on held-out rows; add data.test=FILE.jsonl")
     policies = load_policies(recipe.policy, recipe.policies)

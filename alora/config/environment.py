@@ -7,7 +7,6 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -22,14 +21,6 @@ FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "bf16")
 def debugging() -> bool:
     """Whether the user asked for tracebacks and for what the libraries below have to say (``ALORA_DEBUG=1``)."""
     return os.environ.get("ALORA_DEBUG", "") not in ("", "0")
-
-
-@contextlib.contextmanager
-def outside_the_current_folder() -> Iterator[None]:
-    """For libraries that look for modules or settings in the current folder, which may be a received one: the whole
-    process is in Python's own folder meanwhile."""
-    with contextlib.chdir(sys.prefix):
-        yield
 
 
 def package_version(name: str) -> str | None:

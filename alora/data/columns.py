@@ -113,7 +113,7 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
     columns."""
     if not (source.lower().endswith(".json") and Path(source).is_file()):
         return False
-    with contextlib.suppress(OSError, ValueError, RecursionError):  # the reader of conversations says why
+    with contextlib.suppress(OSError, ValueError):  # the reader of conversations says why
         with Path(source).open("rb") as stream:
             start = stream.read(CHUNK).removeprefix(UTF8_BOM).lstrip()
         line, _, rest = start.partition(b"\n")

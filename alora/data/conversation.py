@@ -45,9 +45,6 @@ def read_conversation(
 
     ``settings.columns`` names what the object holds; one with ``messages`` needs no other name. ``notes`` counts the
     values that were not read literally.
-
-    Raises:
-        DataError: it cannot be read, or is not a conversation.
     """
     where = "standard input" if source == "-" else Path(source).name
     try:
@@ -65,11 +62,7 @@ def read_conversation(
 def parse_conversation(
     value: Any, where: str, settings: DataSettings | None = None, notes: Counter[str] | None = None
 ) -> Conversation:
-    """One conversation from parsed JSON: an object with ``messages``, or their list; ``where`` names it in errors.
-
-    Raises:
-        DataError: it is not a conversation.
-    """
+    """One conversation from parsed JSON: an object with ``messages``, or their list; ``where`` names it in errors."""
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
     findings, settings = Findings(notes), _unskipped(settings)
     columns = settings.columns
@@ -117,11 +110,7 @@ def stream_conversations(
     source: str, settings: DataSettings | None = None, notes: Counter[str] | None = None
 ) -> Iterator[tuple[Any, LabelledConversation | Rejected]]:
     """Every row of ``source`` in its order, one in memory at a time: its value, and the conversation without labels, or
-    why there is none. ``notes`` counts the values that were not read literally.
-
-    Raises:
-        DataError: the source as a whole, or the rest of it, cannot be read.
-    """
+    why there is none. ``notes`` counts the values that were not read literally."""
     rejected = _ByRow(notes)
     for where, value, _, conversation in conversations(source, _unskipped(settings), rejected):
         own = rejected.rows.pop(where, None)

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import re
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,6 @@ from typing import Any, NamedTuple
 from alora.errors import DataError
 from alora.findings import Findings
 
-LONGEST_NUMBER = 1000  # digits; Python itself refuses more than 4300
-LONGEST_LINE = 16 * 2**20  # bytes; longer is not a row but a file without line ends; json takes 40 times as much
-MOST_INFLATED, LEAST_BOUND = 200, 64 * 2**20  # times the size of a gzip file, and bytes that any may have
 SEPARATORS = (",", ";", "\t")  # of a table; its first line shows which
 CHUNK = 2**20
 CUT_SHORT = "; the file is read up to here, as an array of rows"  # ends the one problem that hides further rows
@@ -41,11 +39,7 @@ class Row(NamedTuple):
 
 def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterator[Row]:
     """The rows of a ``table`` (CSV, TSV) or of JSON; ``name`` is the file's in ``Row.where``, followed by
-    the number of the line or, in a JSON array, of the row.
-
-    Raises:
-        DataError: the file as a whole cannot be read.
-    """
+    the number of the line or, in a JSON array, of the row."""
     try:
         with _open(path) as stream:
             start = stream.peek(CHUNK)[:CHUNK]
@@ -70,62 +64,30 @@ def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterato
 def _are_lines(stream: Stream) -> bool:
     """Whether a file that begins with a bracket holds JSON lines, and not an array: a line of messages is followed by
     another list; a lone bracket is followed by an object without a comma, and nothing closes it there."""
-    first, second, third = (stream.readline(LONGEST_LINE).removeprefix(UTF8_BOM) for _ in range(3))
+    first, second, third = (stream.readline().removeprefix(UTF8_BOM) for _ in range(3))
     stream.seek(0)
     try:
         if first.strip() != b"[":
             message = next(iter(json.loads(first)), None) if second.lstrip().startswith(b"[") else None
             return isinstance(message, dict) and not message.keys().isdisjoint(("role", "from"))
         return isinstance(json.loads(second), dict) and not third.lstrip().startswith((b"]", b","))
-    except (ValueError, RecursionError):
+    except ValueError:
         return False
 
 
 def _open(path: Path) -> Stream:
     with path.open("rb") as stream:
         packed = stream.read(2) == _GZIP
-    return _Bounded(path) if packed else path.open("rb")
-
-
-class _Bounded(gzip.GzipFile):
-    """The content of a gzip file, up to a bound: a bomb of a megabyte inflates to a gigabyte."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._bound = max(LEAST_BOUND, MOST_INFLATED * path.stat().st_size)
-
-    def read1(self, size: int | None = -1) -> bytes:
-        return self._within(super().read1(size))  # type: ignore[arg-type]
-
-    def readline(self, size: int | None = -1) -> bytes:
-        return self._within(super().readline(size))
-
-    def _within(self, content: bytes) -> bytes:
-        if self.tell() > self._bound:
-            text = f"inflates to more than {MOST_INFLATED} times its size, as a gzip bomb does; decompress it if sound"
-            raise DataError(f"{self.name} {text}")
-        return content
+    return gzip.GzipFile(path) if packed else path.open("rb")
 
 
 def parse_json(text: str) -> Any:
-    """JSON without the traps: a key that is there twice, or nesting without end, is an error.
-
-    Raises:
-        ValueError: with a message that completes "not JSON: ...".
-    """
+    """JSON in which no key is there twice; ValueError with a message that completes "not JSON: ..."."""
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_int=_whole_number)
+        return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         cut = ", the text ends too early" if error.pos >= len(text.rstrip()) else ""
         raise ValueError(f"{error.msg} at column {error.colno}{cut}") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _whole_number(digits: str) -> int:
-    if len(digits) > LONGEST_NUMBER:
-        raise ValueError(f"a number of {len(digits)} digits, {digits[:8]}...; shorten it, or make it a text in quotes")
-    return int(digits)
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -160,11 +122,7 @@ def class_names(features: Any) -> dict[str, list[str]]:
 
 def with_class_names(row: Row, classes: Mapping[str, Sequence[str]]) -> Row:
     """A row with names in place of class numbers, which mean nothing without their data set. A number may be a text,
-    and 1 may be 1.0, as tables with gaps write it.
-
-    Raises:
-        DataError: a cell may be a class's number and another's name; datasets goes by the whole column.
-    """
+    and 1 may be 1.0, as tables with gaps write it."""
     if not classes or not isinstance(row.value, dict):
         return row
     named = {}
@@ -193,16 +151,9 @@ def shortened(value: Any) -> str:
 
 
 def _read_lines(stream: Stream, name: str, findings: Findings) -> Iterator[Row]:
-    number = 0
-    while line := stream.readline(LONGEST_LINE + 1):
-        number += 1
+    for number, line in enumerate(stream, 1):
         where = f"{name}:{number}"
         line = line.removeprefix(UTF8_BOM) if number == 1 else line
-        if len(line) > LONGEST_LINE:
-            findings.add("ROW_TOO_LONG", where, f"longer than {LONGEST_LINE // 2**20} MiB; write one row per line")
-            while line and not line.endswith(b"\n"):
-                line = stream.readline(LONGEST_LINE)
-            continue
         if b"\x00" in line:
             findings.add("NUL_BYTES", where, "holds NUL bytes, so it is not text; give JSONL in UTF-8")
             continue
@@ -224,7 +175,7 @@ def _parse_line(where: str, line: bytes, findings: Findings) -> Iterator[Row]:
 
 def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iterator[Row]:
     """The items of an array, decoded one by one from a buffer that grows only while an item is not complete."""
-    decoder = json.JSONDecoder(object_pairs_hook=unique, parse_int=_whole_number)
+    decoder = json.JSONDecoder(object_pairs_hook=unique)
     buffer, number, size = stream.read(CHUNK).lstrip()[1:], 1, CHUNK
     at, ended = 0, False
     while True:
@@ -238,9 +189,8 @@ def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iter
             return
         try:
             value, at = decoder.raw_decode(buffer, at)
-        except (ValueError, RecursionError) as error:
-            incomplete = isinstance(error, json.JSONDecodeError) and not ended and size <= LONGEST_LINE
-            if not incomplete:
+        except ValueError as error:
+            if ended or not isinstance(error, json.JSONDecodeError):
                 text = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
                 findings.add("NOT_JSON", f"{name}:{number}", f"not JSON: {text}{CUT_SHORT}")
                 return
@@ -255,8 +205,8 @@ def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> 
     """CSV as spreadsheets and pandas write it: the header names the columns and shows the separator."""
     first = start.partition(b"\n")[0]
     separator = max(SEPARATORS, key=lambda mark: first.count(mark.encode()))
-    csv.field_size_limit(LONGEST_LINE)
-    reader = csv.reader(_table_lines(stream, name), delimiter=separator, strict=True)
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(_table_lines(stream), delimiter=separator, strict=True)
     try:
         header = next(reader, [])
         header = next(reader, []) if header == ["sep=", ""] else header  # a line of Excel's, which names the separator
@@ -288,9 +238,6 @@ def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> 
             findings.notes["a line of empty cells is left out"] += 1
 
 
-def _table_lines(stream: Stream, name: str) -> Iterator[str]:
+def _table_lines(stream: Stream) -> Iterator[str]:
     with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:  # type: ignore[arg-type]
-        while line := text.readline(LONGEST_LINE + 1):
-            if len(line) > LONGEST_LINE:
-                raise DataError(f"{name} holds a line of more than {LONGEST_LINE // 2**20} MiB: no CSV")
-            yield line
+        yield from text

@@ -25,9 +25,6 @@ def read_labelled(
     Args:
         source: a file, ``hub:NAME[:[CONFIG:]SPLIT]``, or several of them.
         findings: keeps the notes on how the rows were read.
-
-    Raises:
-        DataError: the source cannot be read, rows are wrong (all findings at once), or none is labelled for ``policy``.
     """
     rows = read_multilabelled(source, settings, [policy], findings=findings)
     labelled = [row for row in rows if policy.id in row.labels]
@@ -52,9 +49,6 @@ def read_multilabelled(
     Args:
         own: per policy id, where to gather problems of its labels alone; without it they count against the source.
         findings: keeps the notes on how the rows were read.
-
-    Raises:
-        DataError: the source cannot be read, holds no rows, or rows are wrong (all findings at once).
     """
     findings = Findings() if findings is None else findings
     ids_seen: dict[str, str] = {}

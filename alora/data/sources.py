@@ -37,9 +37,6 @@ def read_rows(source: str, findings: Findings) -> Iterator[Row]:
     """Every row of ``source``: a file, or ``hub:NAME``, ``hub:NAME:SPLIT``, ``hub:NAME:CONFIG:SPLIT``.
 
     A row that cannot be read goes to ``findings``, and reading goes on.
-
-    Raises:
-        DataError: the source as a whole cannot be read.
     """
     if source.startswith(HUB):
         return _read_hub(source, findings)

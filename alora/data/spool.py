@@ -22,11 +22,7 @@ class Spool:
         weakref.finalize(self, self._file.close)
 
     def keep(self, items: Sequence[Any], decode: Callable[[Any], T] = lambda item: item) -> "Spooled[T]":
-        """Store ``items``, which are plain data; ``decode`` is applied to each when it is read.
-
-        Raises:
-            DataError: the disk is full.
-        """
+        """Store ``items``, which are plain data; ``decode`` is applied to each when it is read."""
         try:
             start = self._file.seek(0, os.SEEK_END)
             size = self._file.write(marshal.dumps(tuple(items)))

@@ -71,14 +71,7 @@ class Calls(JudgeClient):
     def question(
         self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
     ) -> Reply[Said]:
-        """The answer as ``read`` returns it.
-
-        Raises:
-            BudgetSpent: the request would be one too many.
-            ConfigError: the endpoint refuses the key, the model or the method; or there is a budget in money, and its
-            answers do not say what they took.
-            RunError: it has not answered any of the last requests.
-        """
+        """The answer as ``read`` returns it."""
         asked = [self._settings.model, list(request), options]  # without the URL: a local server's port may change
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         with self._asking.setdefault(key, threading.Lock()):

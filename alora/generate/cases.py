@@ -44,11 +44,7 @@ class Case:
 
 
 def find_dimensions(calls: Calls, policy: Policy, recipe: Recipe) -> dict[str, list[str]] | None:
-    """The policy's dimensions as the model names them; None when it names none that can be read.
-
-    Raises:
-        RunError: the request failed, or was refused.
-    """
+    """The policy's dimensions as the model names them; None when it names none that can be read."""
     most = max(recipe.generate.max_tokens, recipe.judge.max_tokens)  # judge's own default is that of a vote
     reply = calls.question(prompts.ask_dimensions(policy), prompts.read_dimensions, max_tokens=most)
     if reply.failed:

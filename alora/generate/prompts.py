@@ -148,10 +148,7 @@ def _format(name: str, properties: dict[str, Any]) -> dict[str, Any]:
 def _objects(text: str | None) -> list[dict[str, Any]]:
     """The JSON objects in ``text``; none where an escape in it is a lone surrogate."""
     objects = list(judge_prompt.objects(text))
-    try:
-        return objects if lone_surrogate(json.dumps(objects, ensure_ascii=False)) is None else []
-    except RecursionError:  # json reads a little deeper than it writes
-        return []
+    return objects if lone_surrogate(json.dumps(objects, ensure_ascii=False)) is None else []
 
 
 def _turns(value: Any) -> Turns | None:

@@ -12,7 +12,6 @@ scored by itself. ``verdicts.parquet`` as output is such a folder until the job 
 import json
 import logging
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,9 +69,6 @@ class VerdictFolder:
         output: the folder, or the ``.parquet`` (or ``.pq``) file that it becomes.
         job: all that the verdicts depend on, as plain JSON; existing verdicts must be of the same job. It has ``rows``
         (their number) and ``shard_rows``.
-
-    Raises:
-        RunError: it holds another job's verdicts, something else, or another process works on it.
     """
 
     def __init__(self, output: Path, job: Mapping[str, Any]) -> None:
@@ -88,30 +84,17 @@ class VerdictFolder:
         return self.folder / REJECTED if self._file is None else self._file.with_suffix(".rejected.jsonl")
 
     def _claim(self, output: Path) -> None:
-        if self._file is not None and self.folder.is_symlink():
-            raise RunError(f"{self.folder} is a link, and may lead to any folder of yours; remove it")
         if (self.folder / MANIFEST).exists():
             self._require_same(read_manifest(self.folder), self.folder)
         elif self.folder.exists() and (
             not self.folder.is_dir() or [p for p in self.folder.iterdir() if p.name != LOCK and not is_part(p)]
         ):
             raise RunError(f"{self.folder} is there and holds no verdicts of alora's; give another output=")
-        self._require_own()
         if self._file is not None and self._file.exists():
             self._require_same(read_manifest(output), output)
             self._remove()  # killed before it was removed
         elif self._file is not None and self.rejected.exists() and not self.folder.exists():
             raise RunError(f"{self.rejected} is there already; give another output=, or move it away")
-
-    def _require_own(self) -> None:
-        """RunError unless all entries of the folder are plain files with this job's names."""
-        for entry in [*os.scandir(self.folder)] if self.folder.exists() else []:
-            name = _OWN.fullmatch(entry.name)
-            number = name and (name[1] or name[2])
-            own = name and (number is None or (int(number) < self.shards and number == f"{int(number):05}"))
-            # What another process of this job has just renamed is no longer there.
-            if not (own and (entry.is_file(follow_symlinks=False) or not os.path.lexists(entry))):
-                raise RunError(f"{entry.path} is not a file of alora's; move it away, or give another output=")
 
     def _require_same(self, manifest: Mapping[str, Any], path: Path) -> None:
         before = manifest["job"]
@@ -128,11 +111,7 @@ class VerdictFolder:
             remove_own(self.folder, own)
 
     def read_result(self) -> Mapping[str, Any] | None:
-        """The job's result; None while it is not done, or where a shard of the folder is missing or damaged.
-
-        Raises:
-            RunError, DataError: the file is damaged.
-        """
+        """The job's result; None while it is not done, or where a shard of the folder is missing or damaged."""
         path = self.folder if self._file is None else self._file
         result = read_manifest(path).get("done") if (path / MANIFEST).exists() or path.is_file() else None
         if result is None:
@@ -224,7 +203,7 @@ class VerdictFolder:
         try:
             lines = read_whole(file, _LONGEST).decode().splitlines() if file.exists() else []
             refused = {typed(RefusedRow, json.loads(line)).row for line in lines}
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{file} is damaged ({first_line(error)}); {_AGAIN}") from error
         if counts[""] + len(refused) != len(rows) or not refused <= {*rows}:
             raise RunError(f"{self._shard(shard)} and {file.name} are not of rows {rows[0]} to {rows[-1]}; {_AGAIN}")

@@ -58,11 +58,7 @@ class Survey:
 
 
 def survey(source: str, settings: DataSettings, shard_rows: int | None = None) -> Survey:
-    """All rows of ``source``, read through.
-
-    Raises:
-        DataError: there are none, or none has the column of times.
-    """
+    """All rows of ``source``, read through."""
     counted = Survey(settings, shard_rows)
     for value, row in stream_conversations(source, settings, counted.wrong.notes):
         counted.add(value, row)
@@ -74,11 +70,7 @@ def survey(source: str, settings: DataSettings, shard_rows: int | None = None) -
 
 
 def read_again(rows: Iterable[Row], settings: DataSettings, digest: str, wrong: str) -> Iterator[Row]:
-    """``rows`` once more; their digest must be the survey's ``digest``.
-
-    Raises:
-        DataError: the rows have changed; raised after the last row, with ``wrong``, so use no row before the end.
-    """
+    """``rows`` once more. Where they have changed, DataError comes after the last row: use no row before the end."""
     counted = Survey(settings)
     for value, row in rows:
         counted.add(value, row)
@@ -125,11 +117,7 @@ def _as_scored(settings: DataSettings, job: Mapping[str, Any]) -> DataSettings:
 def conversations_at(
     source: str, settings: DataSettings, job: Mapping[str, Any], wanted: Container[int]
 ) -> Iterator[tuple[int, Conversation]]:
-    """Number and conversation of the ``wanted`` rows of the log that ``job`` scored.
-
-    Raises:
-        DataError: the rows have changed; raised after the last row, so use no row before the end.
-    """
+    """Number and conversation of the ``wanted`` rows of the log that ``job`` scored; as :func:`read_again`."""
     settings = _as_scored(settings, job)
     rows = islice(stream_conversations(source, settings), job["rows"])  # others may have come behind them
     wrong = f"{source} holds other rows than those that were scored; give data= as alora score had it, and data.columns"

@@ -40,9 +40,6 @@ def sample(verdicts: Path, rows: int, against: Path | None = None) -> Wanted:
 
     Args:
         against: verdicts on the same rows by another version, or by a judge: rows on which the two differ.
-
-    Raises:
-        ConfigError: ``against`` is of other rows, or of other policies only.
     """
     job = read_manifest(verdicts)["job"]
     others = {} if against is None else _labels(job, verdicts, against)

@@ -21,7 +21,6 @@ from alora.verdict import TENTHS
 MANIFEST = "manifest.json"
 METADATA = b"alora"  # the manifest, in a Parquet file's own
 FIELDS = ("probability", "label", "flagged", "threshold", "adapter")  # of each policy's columns, as POLICY_FIELD
-_MOST = 10**15  # rows, or of them a count
 _SHARD = re.compile(r"verdicts-(\d{5,18})\.parquet")
 
 
@@ -37,9 +36,7 @@ class _Judge:
     suffix: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.histogram is not None and (
-            len(self.histogram) != TENTHS or min(self.histogram) < 0 or max(self.histogram) > _MOST
-        ):
+        if self.histogram is not None and len(self.histogram) != TENTHS:
             raise TypeError(f"a histogram is not {TENTHS} counts")
 
 
@@ -57,7 +54,7 @@ class _Job:
     policies: dict[str, _Judge]
     shard_rows: int
     time: str | None = None
-    reading: _Reading | None = None  # of verdicts by an older version
+    reading: _Reading | None = None
     engine: str = ""
     base: dict[str, Any] = field(default_factory=dict)
     alora: str = ""
@@ -65,8 +62,6 @@ class _Job:
     def __post_init__(self) -> None:
         if min(self.rows, self.shard_rows) < 1 or not self.policies:
             raise TypeError("there are no rows or no policies")
-        if max(self.rows, self.shard_rows) > _MOST:
-            raise TypeError(f"there are more than {_MOST} rows")
 
 
 @dataclass(frozen=True)
@@ -83,20 +78,16 @@ class _Manifest:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a folder of verdicts, or of the file that one became.
-
-    Raises:
-        RunError: it is neither, or the manifest is damaged.
-    """
+    """The manifest of a folder of verdicts, or of the file that one became."""
     try:
         if path.is_dir():
-            require_plain(path, RunError, MANIFEST)
+            require_plain(path, RunError)
             manifest = json.loads(read_whole(path / MANIFEST))
         elif path.is_file():
             manifest = json.loads((pyarrow.parquet.read_schema(path).metadata or {})[METADATA])
         else:
             raise LookupError("there is no such file")
-    except (OSError, ValueError, LookupError, RecursionError, pyarrow.ArrowException) as error:
+    except (OSError, ValueError, LookupError, pyarrow.ArrowException) as error:
         raise RunError(
             f"{path} holds no verdicts in Parquet; alora score artifact=DIR data=ROWS output=FILE.parquet writes them"
         ) from error
@@ -139,11 +130,7 @@ def shard_rows(job: Mapping[str, Any], shard: int) -> range:
 
 
 def tables(path: Path, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
-    """Some columns of a folder's or a file's verdicts, in the rows' order, a thousand rows at a time.
-
-    Raises:
-        RunError, DataError: they are damaged.
-    """
+    """Some columns of a folder's or a file's verdicts, in the rows' order, a thousand rows at a time."""
     manifest = read_manifest(path)
     job, done, rows = manifest["job"], manifest.get("done"), 0
     for file, part in _files(path, job):
@@ -159,17 +146,12 @@ def _files(path: Path, job: Mapping[str, Any]) -> list[tuple[Path, range]]:
     """The files of verdicts, each with the rows that it is about."""
     if not path.is_dir():
         return [(path, range(job["rows"]))]
-    require_plain(path, RunError)
     numbers = sorted(int(name[1]) for file in path.iterdir() if (name := _SHARD.fullmatch(file.name)))
     return [(path / shard_name(number), shard_rows(job, number)) for number in numbers]
 
 
 def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
-    """Some columns of verdicts on ``rows``, in their order.
-
-    Raises:
-        RunError, DataError: the file holds something else.
-    """
+    """Some columns of verdicts on ``rows``, in their order."""
     try:
         if not pyarrow.parquet.read_schema(file).equals(schema(list(job["policies"]))):
             raise ValueError("its columns are not those of its policies")

@@ -5,19 +5,11 @@ the pieces, so their text never passes through Jinja, a template that refuses tw
 an instruction turn, and the index where an adapter starts is known instead of searched.
 """
 
-import contextlib
-import gc
 import inspect
 import json
-import os
-import resource
-import signal
-import threading
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora.errors import RenderError, first_line
@@ -28,8 +20,6 @@ if TYPE_CHECKING:
 # Some templates write today's date into the system turn, which would change the prompt overnight. Llama 3.2's own
 # fallback date stands in, for training and serving alike.
 FIXED_DATE = datetime(2024, 7, 26)
-_SECONDS, _MEMORY, _LONGEST = 10, 2**30, 2**22  # that rendering may take: of CPU, bytes, and bytes of all pieces
-_STATM = "/proc/self/statm"  # Linux, where a fork is safe in a process with threads
 _known: "dict[str, ChatTemplate]" = {}
 FIXED_CLOCK = {"date_string": FIXED_DATE.strftime("%d %b %Y"), "strftime_now": FIXED_DATE.strftime}
 
@@ -63,12 +53,7 @@ _PAD = " \n "
 
 
 def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[str, Any] | None = None) -> ChatTemplate:
-    """Take the tokenizer's chat template apart; ``template_kwargs`` are handed to it (``enable_thinking=False``).
-
-    Raises:
-        RenderError: there is no template, it cannot be rendered, or what it writes around a turn is not the same at
-            every position in a conversation.
-    """
+    """Take the tokenizer's chat template apart; ``template_kwargs`` are handed to it (``enable_thinking=False``)."""
     if not tokenizer.chat_template:
         raise RenderError(
             f"the tokenizer of {tokenizer.name_or_path or 'this base'} has no chat template; "
@@ -85,67 +70,8 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
     facts = type(tokenizer).__qualname__, tokenizer.chat_template, template_kwargs, tokenizer.special_tokens_map
     key = json.dumps(facts, sort_keys=True, default=str)
     if key not in _known:
-        surgeon = _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})})
-        _known[key] = _within_limits(surgeon) if Path(_STATM).exists() else surgeon.take_apart()
+        _known[key] = _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})}).take_apart()
     return _known[key]
-
-
-def _within_limits(surgeon: "_Surgeon") -> ChatTemplate:
-    """Take the template apart in a child process: it came with a base, and may loop or grow without end."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # a fork in a process with threads; the child runs Jinja alone
-        child = os.fork()
-    if child == 0:
-        try:
-            os.close(reading)
-            with os.fdopen(writing, "w") as stream:
-                stream.write(json.dumps(_answer(surgeon)))
-        finally:
-            os._exit(0)
-    os.close(writing)
-    # A child that waits for a lock of a thread that the fork left behind uses no CPU time, and ends here.
-    alarm = threading.Timer(3 * _SECONDS, os.kill, (child, signal.SIGKILL))
-    alarm.start()
-    try:
-        with os.fdopen(reading) as stream:
-            text = stream.read(_LONGEST + 1)
-    finally:
-        alarm.cancel()
-        with contextlib.suppress(ChildProcessError):  # a server may collect its children by itself
-            os.waitpid(child, 0)
-    if not text or len(text) > _LONGEST:
-        raise RenderError(
-            f"the base's chat template needs more than {_SECONDS} s, {_MEMORY >> 30} GiB or {_LONGEST >> 20} MiB of "
-            "text for one short conversation; mend its chat_template.jinja, or choose another base"
-        )
-    answer = json.loads(text)
-    if isinstance(answer, str):
-        raise RenderError(answer[:1000])
-    pieces: dict[str, Any] = {
-        name: frozenset(value) if isinstance(value, list) else value for name, value in answer.items()
-    }
-    return ChatTemplate(**pieces)
-
-
-def _answer(surgeon: "_Surgeon") -> dict[str, Any] | str:
-    """In the child: the pieces, or what is wrong with the template."""
-    gc.disable()  # the child must not finalize the parent's objects
-    taken = int(Path(_STATM).read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    for kind, most in ((resource.RLIMIT_AS, taken + _MEMORY), (resource.RLIMIT_CPU, _SECONDS)):
-        allowed = resource.getrlimit(kind)[1]
-        most = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
-        resource.setrlimit(kind, (most, most))
-    try:
-        template = surgeon.take_apart()
-    except RenderError as error:
-        return str(error)
-    except Exception as error:
-        return f"the base's chat template fails: {first_line(error)}; mend its chat_template.jinja"
-    pieces = asdict(template)
-    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in pieces.items()}
 
 
 class _Surgeon:
@@ -156,24 +82,22 @@ class _Surgeon:
 
     def render(self, names: Sequence[str], generation: bool = False, pad: str = "") -> str:
         messages = [{"role": _ROLES[name[0]], "content": f"{pad}{_MARKS[name]}{pad}"} for name in names]
-        return str(
-            self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=generation, **self.kwargs
-            )
-        )
-
-    def cut(self, names: Sequence[str], generation: bool = False) -> list[str]:
-        """The pieces around the marks, ``len(names) + 1`` of them."""
         try:
-            text = self.render(names, generation)
-            text.encode()  # half a surrogate pair, which a template can write, is no text for a tokenizer
+            return str(
+                self.tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=generation, **self.kwargs
+                )
+            )
         except Exception as error:  # a template is foreign code: anything can come out of it
             turns = ", ".join(_ROLES[name[0]] for name in names)
             raise RenderError(
-                f"the base's chat template fails on the turns {turns}: {first_line(error)}; mend its "
+                f"the base's chat template fails on the turns {turns}: {first_line(error)[:900]}; mend its "
                 "chat_template.jinja, or choose another base"
             ) from error
-        pieces = []
+
+    def cut(self, names: Sequence[str], generation: bool = False) -> list[str]:
+        """The pieces around the marks, ``len(names) + 1`` of them."""
+        text, pieces = self.render(names, generation), []
         for name in names:
             piece, separator, text = text.partition(_MARKS[name])
             if not separator or any(mark in piece for mark in _MARKS.values()):
@@ -209,20 +133,7 @@ class _Surgeon:
         if "tool" in opens and "tool" not in template.quotes:
             template = replace(template, trims=trims | self.changed([*system, *_TOOLS]))
         self.verify(template, system)
-        self.warm_up()
         return template
-
-    def warm_up(self) -> None:
-        """What vLLM renders as it starts (0.32, ``renderers/base.py``), without a limit of its own; it passes over
-        errors, and a template may take these words for what to grow on."""
-        try:
-            self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": "warmup"}], tokenize=False, add_generation_prompt=True
-            )
-        except MemoryError:
-            raise
-        except Exception:
-            return
 
     def close(self, last: str, between: str, otherwise: str = "") -> str:
         """The text that closes a turn, from the text after the ``last`` turn and the text ``between`` two.

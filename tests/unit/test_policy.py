@@ -1,6 +1,5 @@
 """Policies from YAML and from a recipe; every mistake told with its place."""
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -54,24 +53,21 @@ def test_a_list_of_two_labels_takes_the_default_words():
         ("id: [1", r"policy\.yaml:\d+: not YAML"),
         ("id: 7\ntitle: T", "'id' is int '7'"),
         ("title: T", "'id' is missing"),
-        ("id: a b\n", "policy id 'a b' names files"),
+        ("id: a b\n", "policy 'a b': its id names files"),
         ("id: ../a\n", "names files"),
-        (f"id: {'a' * 300}\n", "has 300 letters and names files; use 128 at most"),
-        ("id: a\nmetadata: " + "[" * 100_000, "nested deeper than 50 levels"),
+        (f"id: {'a' * 300}\n", "names files; use 128"),
         ("id: a\ntitel: T", "unknown key 'titel'; did you mean 'title'"),
         ("id: a\ntitle: ' '", "'title' is ' '"),
         ("id: a\nrule: 3", "'rule' is 3"),
-        ("id: a\nlabels: {violation: Yes, ok: No}", "reads a bare Yes or No as a boolean; put it in quotes"),
-        ("id: a\nlabels: {violation: 1, ok: 2}", "labels and answer words are texts"),
-        ("id: a\nlabels: [x, y, z]", "lists 3 labels without answer words"),
+        ("id: a\nlabels: {violation: Yes, ok: No}", "reads a bare Yes or No as a boolean"),
+        ("id: a\nlabels: {violation: 1, ok: 2}", "'labels'|'answer words' is 1; give it a text"),
+        ("id: a\nlabels: [x, y, z]", "map each label to its answer word"),
         ("id: a\nlabels: yes_no", "map each label to its answer word"),
         ("id: a\nlabels: {x: 'A'}", "at least two"),
         ("id: a\nlabels: {x: 'A', y: 'A'}", "repeat"),
         ("policies: []", "policies holds no policy"),
         ("policies: 3", "policies holds no policy"),
         ("- {id: a}\n- {id: a}", "policy id 'a' is there twice"),
-        ('id: a\ntitle: "\\uD800"', "lone surrogate|not YAML"),
-        ("a: &x [*x]", "policy.yaml:1: too large, with its aliases"),
         ("!!python/object/apply:os.system [ls]", "not YAML"),
     ],
 )
@@ -111,9 +107,9 @@ def test_a_recipe_picks_one_policy(tmp_path):
 @pytest.mark.parametrize(
     ("ids", "words"),
     [
-        (["a", "b", "a"], r"policies=\[a,b,a\] names a more than once"),
-        (["*", "*"], r"'\*' names all policies already"),
-        (["*", "a"], r"policies=\[\*,a\]: '\*' names all policies already; give it alone"),
+        (["a", "b", "a"], r"policies=\[a,b,a\]: name each policy once"),
+        (["*", "*"], "name each policy once"),
+        (["*", "a"], r"policies=\[\*,a\]: .* or all of them by '\*' alone"),
     ],
 )
 def test_a_battery_names_each_policy_once(tmp_path, ids, words):
@@ -136,13 +132,6 @@ def test_an_inline_policy():
         load_policies(PolicySettings(id="a"))
 
 
-@pytest.mark.parametrize("count", [1000, 1001])
-def test_a_policy_has_labels_that_a_server_can_compare(count):
-    names = tuple(f"{number:04}" for number in range(count))
-    with pytest.raises(PolicyError, match=r"has 1,001 labels; use 1,000 at most") if count > 1000 else nullcontext():
-        assert Policy("a", "T", "R", names, names).labels == names
-
-
 def test_an_unknown_label_is_told_with_the_ways_out():
     with pytest.raises(PolicyError, match=r"'maybe' is not one of .*label_map"):
         Policy("a", "T", "R").label_index("maybe")
@@ -160,16 +149,8 @@ def test_control_characters_that_would_reach_a_terminal_are_refused(field, text)
 @pytest.mark.parametrize("field", ["label", "answer"])
 def test_an_empty_label_is_refused_in_a_manifest_too(field):
     given = {"label": "x", "answer": "A"} | {field: " "}
-    with pytest.raises(PolicyError, match="a label or an answer word is empty"):
+    with pytest.raises(PolicyError, match="give it a text"):
         Policy("a", "T", "R", (given["label"], "y"), (given["answer"], "B"))
-
-
-@pytest.mark.parametrize("name", ["title", "rule"])
-def test_a_text_of_megabytes_is_refused_without_being_printed(name):
-    texts = {"title": "No refunds", "rule": "Never."} | {name: "x" * 5_000_000}
-    with pytest.raises(PolicyError, match=f"its {name} has 5,000,000 letters") as caught:
-        Policy(id="p", **texts)
-    assert len(str(caught.value)) < 200
 
 
 @pytest.mark.parametrize("labels", [("OK", "ok"), (" a", "a")])

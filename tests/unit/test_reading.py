@@ -1,56 +1,28 @@
 """What is opened, and what is refused before it is."""
 
-import os
-import socket
-import threading
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
 from omegaconf._utils import get_yaml_loader
 
-import alora.reading
 from alora.errors import BundleError, ConfigError
-from alora.reading import LONGEST, read_json, read_typed, read_whole, read_yaml, require_plain
-from tests.memory import bounded_memory
-
-
-def test_a_pipe_that_nobody_writes_to_is_an_error_and_one_with_a_slow_writer_is_read(tmp_path, monkeypatch):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    monkeypatch.setattr(alora.reading, "PATIENCE", 0.1)
-    with pytest.raises(OSError, match="nobody writes to it"):
-        read_whole(pipe)
-    reader, writer = os.pipe()  # a shell's: no name, so it is waited for
-    slow = threading.Timer(0.3, lambda: (os.write(writer, b"late"), os.close(writer)))
-    slow.start()
-    assert read_whole(alora.reading.Path(f"/dev/fd/{reader}")) == b"late"
-    os.close(reader)
-    slow.join()
+from alora.reading import LONGEST, read_json, read_typed, read_yaml, require_plain
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_json_that_python_would_hold_in_gigabytes_is_refused_by_its_size(tmp_path, large):
+def test_a_record_of_more_than_16_mib_is_refused(tmp_path, large):
     file = tmp_path / "alora.json"
-    file.write_bytes(b'{"many": [' + b'{"":0},' * (LONGEST // 7 - (-1 if large else 2)) + b"0]}")
-    refused = pytest.raises(BundleError, match="longer than 16 MiB") if large else nullcontext()
-    with bounded_memory(1), refused:
-        assert len(read_json(file, BundleError, "copy it again")["many"]) > 2**21
+    file.write_bytes(b'{"text": "' + b"x" * (LONGEST - (0 if large else 12)) + b'"}')
+    with pytest.raises(BundleError, match="longer than 16 MiB") if large else nullcontext():
+        read_json(file, BundleError, "copy it again")
 
 
 def filled(folder):
     (folder / "sub").mkdir(parents=True)
     (folder / "file").write_text("x")
     (folder / "sub" / "file").write_text("x")
-    (folder / ".git").mkdir()
-    (folder / ".git" / "link").symlink_to("/etc/passwd")  # nothing reads in there
     return folder
-
-
-def named_socket(place):
-    with socket.socket(socket.AF_UNIX) as opened:
-        os.chdir(place.parent)
-        opened.bind(place.name)
 
 
 STRANGE = {
@@ -59,8 +31,6 @@ STRANGE = {
     "link to a neighbour": (lambda place: place.symlink_to("file"), "is a link"),
     "hidden link": (lambda place: place.with_name(".hidden").symlink_to("/etc"), "is a link"),
     "link to a folder": (lambda place: place.symlink_to("/etc"), "is a link"),
-    "pipe": (os.mkfifo, "is no file"),
-    "socket": (named_socket, "is no file"),
 }
 
 
@@ -126,8 +96,6 @@ class Versioned:
     [
         ("{", "cannot be read as JSON"),
         ("[]", r"cannot be read as JSON \(a list, not an object\)"),
-        ('{"version": NaN}', r"\(NaN is not JSON\)"),
-        ("[" * 100_000, r"\(nested too deep\)"),
         ("{}", "version is None, and this alora reads 1; install the one that wrote it, or write it again"),
         ('{"version": 2, "surprise": []}', "version is 2, and this alora reads 1"),
         ('{"version": 1}', r"is damaged \(names is missing\); write it again"),

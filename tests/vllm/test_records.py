@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from alora import weights
 from alora.errors import AdapterError
@@ -238,37 +238,6 @@ def test_an_id_above_the_workers_numbers_is_an_id(home, toys):
         records.of(asked(home, lora_int_id=lora_id))
 
 
-@pytest.mark.parametrize("invocation", [[4, 5], None], ids=["aLoRA", "plain"])
-@pytest.mark.parametrize(
-    "name", ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "alora.json"]
-)
-def test_a_file_of_holes_is_refused_before_it_is_copied(home, monkeypatch, name, invocation):
-    """Nor is it left to stock vLLM, where all requests would wait, too."""
-    edit_config(str(home), alora_invocation_tokens=invocation)
-    (home / name).touch()
-    os.truncate(home / name, 2**32)
-    monkeypatch.setattr(adapter_record.shutil, "copyfile", None)
-    records = Records()
-    with pytest.raises(NoFile, match=f"{name} is mostly holes: 4294967296 bytes"):
-        records.read(str(home))
-    assert not list(Path(records.folder).iterdir())
-
-
-@pytest.mark.parametrize("invocation", [[4, 5], None], ids=["aLoRA", "plain"])
-@pytest.mark.parametrize(
-    "name", ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "alora.json"]
-)
-def test_a_link_to_what_has_no_end_is_refused_unread(home, name, invocation):
-    """Its sender pays for a link, and every request waits while the disk fills."""
-    edit_config(str(home), alora_invocation_tokens=invocation)
-    (home / name).unlink(missing_ok=True)
-    (home / name).symlink_to("/proc/self/pagemap")  # 2**51 bytes, of size 0
-    records = Records()
-    with pytest.raises(NoFile, match=rf"{name} is damaged \(no bytes\)"):
-        records.read(str(home))
-    assert not list(Path(records.folder).iterdir())
-
-
 def test_no_more_is_copied_than_a_file_had_at_first(home, monkeypatch):
     """One that grows as it is read has no end either; what came meanwhile is a change, and refused."""
     whole = weights.require_whole
@@ -294,19 +263,6 @@ def test_damaged_weights_are_refused_before_they_are_copied(home, monkeypatch, c
     weights.write_bytes(change(weights.read_bytes()))
     monkeypatch.setattr(adapter_record, "read_config", None)
     with pytest.raises(NoFile, match=r"home/adapter_model.safetensors is damaged \(.*; copy or export"):
-        Records().read(str(home))
-
-
-@pytest.mark.parametrize("invocation", [[4, 5], None], ids=["aLoRA", "plain"])
-def test_a_header_of_many_megabytes_is_refused_unread(home, monkeypatch, invocation):
-    """It may be of notes alone, which every reader parses again."""
-    edit_config(str(home), alora_invocation_tokens=invocation)
-    file = home / "adapter_model.safetensors"
-    assert Records().read(str(home))
-    save_file(load_file(file), file, metadata={f"{number:x}": "" for number in range(200_000)})
-    monkeypatch.setattr(weights, "_LONGEST_HEADER", 2**20)
-    monkeypatch.setattr(weights.json, "loads", None)
-    with pytest.raises(NoFile, match=r"has a header of \d+ bytes, and 1048576 are read"):
         Records().read(str(home))
 
 

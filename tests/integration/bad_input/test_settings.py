@@ -211,13 +211,10 @@ def test_a_hub_that_cannot_be_reached(setting, words, refused, monkeypatch):
     [
         ("check data.train={here}/pipe.jsonl", "pipe.jsonl is a pipe or a device"),
         ("train data.test={here}/pipe.parquet", "pipe.parquet is a pipe or a device"),
-        ("train policy.file={here}/pipe.yaml", "pipe.yaml: is a pipe, and nobody writes to it"),
-        ("score artifact={place}/run {here}/pipe.json", "pipe.json: is a pipe, and nobody writes to it"),
     ],
 )
-def test_nobody_waits_for_a_pipe(command, words, place, here, capsys, monkeypatch):
-    monkeypatch.setattr("alora.reading.PATIENCE", 0.1)
-    for suffix in ("json", "jsonl", "parquet", "yaml"):
+def test_rows_are_no_pipe_since_they_are_read_twice(command, words, place, here, capsys):
+    for suffix in ("jsonl", "parquet"):
         os.mkfifo(here / f"pipe.{suffix}")
     before = tree(here)
     assert main(arguments(command, place, here)) == 2

@@ -158,12 +158,6 @@ OTHERS = {
     "a recipe that leads to itself": Case(
         "train recipe={here}/loop.yaml", ["loop.yaml"], damage=lambda here: (here / "loop.yaml").symlink_to("loop.yaml")
     ),
-    "an adapter config nested without end": Case(
-        "validate artifact={here}/adapter base.source={place}/base",
-        ["adapter_config.json"],
-        copied="run/adapter",
-        damage=lambda adapter: (adapter / "adapter_config.json").write_text("[" * 100_000),
-    ),
 }
 
 

@@ -1,12 +1,10 @@
 """A GGUF file as a base: converted once, whole or not at all."""
 
-import contextlib
 import io
 import json
 import os
 import resource
 import shutil
-import struct
 from pathlib import Path
 
 import pytest
@@ -112,13 +110,8 @@ def test_two_processes_at_once_get_one_folder(tmp_path, cache):
     [
         ({"lacks": "blk.1.attn_q"}, "its files lack tensor model.layers.1.self_attn.q_proj.weight"),
         ({"lacks": "token_embd"}, "its files lack tensor model.embed_tokens.weight"),
-        ({"lacks": "blk.1."}, "its header describes"),
-        ({"layers": 1}, "its header describes 1 layers"),
-        ({"layers": 100}, "its header describes 100 layers"),
-        ({"layers": 2**32 - 1}, "its header describes 4294967295 layers"),
-        ({"layers": 10**9, "architecture": "qwen3"}, "its header describes 1000000000 layers"),  # a list of that length
-        ({"layers": None}, "its header describes 32 layers"),
-        ({"feed_forward": 2**31}, "weights, and it holds"),
+        ({"lacks": "blk.1."}, "its files lack tensor model.layers.1."),
+        ({"layers": None}, "its files lack tensor model.layers."),
         ({"architecture": "qwen2"}, "its files lack tensor model.layers.0.self_attn.k_proj.bias"),
     ],
     ids=str,
@@ -165,66 +158,10 @@ def test_a_damaged_file_is_one_message_and_leaves_nothing(damage, tmp_path, cach
     assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
 
 
-def more_keys(content: bytearray) -> None:
-    content[16:24] = struct.pack("<Q", 2**40)
-
-
-def fewer_tokens(content: bytearray) -> None:
-    at = content.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens") + 8
-    content[at : at + 8] = struct.pack("<Q", 3)
-
-
-def fewer_embeddings(content: bytearray) -> None:
-    at = content.index(b"token_embd.weight") + len(b"token_embd.weight") + 12
-    content[at : at + 8] = struct.pack("<Q", struct.unpack("<Q", content[at : at + 8])[0] - 5)
-
-
-def no_number(content: bytearray) -> None:
-    content[-4000:-3996] = struct.pack("<f", float("nan"))
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (more_keys, "cannot be read as a GGUF base: .*; check that the file is whole"),
-        (fewer_tokens, "cannot be read as a GGUF base: .*; check that the file is whole"),
-        (fewer_embeddings, "embeddings for .* tokens; download it again"),
-        (no_number, "tensor .* holds NaN or infinity; download it again"),
-    ],
-)
-def test_a_damaged_byte_is_said_of_the_file_and_leaves_nothing(damage, words, tmp_path, cache):
-    toy_gguf(tmp_path / "toy.gguf")
-    content = bytearray((tmp_path / "toy.gguf").read_bytes())
-    damage(content)
-    (tmp_path / "toy.gguf").write_bytes(content)
-    with pytest.raises(BaseError, match=rf"toy\.gguf.*.*{words}"):
-        converted(tmp_path / "toy.gguf", progress=False)
-    assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
-
-
 def test_a_family_that_transformers_cannot_read_is_named(tmp_path):
     toy_gguf(tmp_path / "toy.gguf", architecture="rwkv7")
     with pytest.raises(BaseError, match="rwkv7"):
         converted(tmp_path / "toy.gguf", progress=False)
-
-
-def test_a_full_disk_is_said_before_anything_is_written(tmp_path, cache, monkeypatch):
-    toy_gguf(tmp_path / "toy.gguf")
-    monkeypatch.setattr("alora.base.gguf_model.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
-    with pytest.raises(BaseError, match=r"has 0\.0 GB free .* make room, or set ALORA_CACHE"):
-        converted(tmp_path / "toy.gguf", progress=False)
-    assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
-
-
-@pytest.mark.parametrize(("bytes_a_weight", "fits"), [(4.5, True), (3.9, False)])
-def test_a_file_needs_room_for_its_weights_in_float32_however_they_are_stored(
-    bytes_a_weight, fits, tmp_path, cache, monkeypatch
-):
-    weights = sum(value.numel() for value in toy_gguf(tmp_path / "toy.gguf").parameters())
-    usage = shutil._ntuple_diskusage(1, 1, int(weights * bytes_a_weight))
-    monkeypatch.setattr("alora.base.gguf_model.shutil.disk_usage", lambda _: usage)
-    with contextlib.nullcontext() if fits else pytest.raises(BaseError, match=r"make room, or set ALORA_CACHE"):
-        assert converted(tmp_path / "toy.gguf", progress=False).is_dir()
 
 
 def test_a_disk_that_fills_up_while_the_weights_are_written_is_said(tmp_path, cache):

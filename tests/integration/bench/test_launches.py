@@ -61,8 +61,8 @@ def scored(policies):
 
 
 MOST = {  # launches a layer
-    "P=1": (ours(1), 392), "P=1, 8 conversations": (ours(1, 8), 802), "P=8": (ours(8), 397), "P=100": (ours(100), 397),
-    "scored": (scored(8), 171),
+    "P=1": (ours(1), 170), "P=1, 8 conversations": (ours(1, 8), 179), "P=8": (ours(8), 170), "P=100": (ours(100), 170),
+    "scored": (scored(8), 80),
 }  # fmt: skip
 
 

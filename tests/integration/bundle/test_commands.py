@@ -388,7 +388,7 @@ def test_export_to_a_hub_that_is_not_there(bundle, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     assert main(["export", f"artifact={bundle}", "export.push_to=me/advice"]) == 2
-    assert "cannot be reached" in capsys.readouterr().err
+    assert "is not taken by the hub" in capsys.readouterr().err
 
 
 def test_a_plain_lora_goes_all_the_way(contents, place, tmp_path, capsys):

@@ -103,7 +103,7 @@ def test_what_of_a_column_is_read_otherwise_is_noted(tmp_path, capsys):
 
 def test_one_conversation_is_split_into_turns_as_the_runs_rows_are(tmp_path, capsys, monkeypatch):
     read_as = DataSettings(role_map={"Agent": "assistant", "Customer": "user"})
-    monkeypatch.setattr("alora.commands.score.data_settings", lambda *_: read_as)
+    monkeypatch.setattr("alora.commands.score.settings_as_trained", lambda *_: read_as)
     row, talk = tmp_path / "row.jsonl", tmp_path / "talk.json"
     for file in (row, talk):
         file.write_text(json.dumps({"id": "one", "text": "Agent: hello\nCustomer: hi"}))
@@ -125,7 +125,7 @@ def test_one_conversation_is_split_into_turns_as_the_runs_rows_are(tmp_path, cap
     def unknown(*_):
         raise RunError("its records disagree")
 
-    monkeypatch.setattr("alora.commands.score.data_settings", unknown)
+    monkeypatch.setattr("alora.commands.score.settings_as_trained", unknown)
     assert score(talk) == 0
     assert "its records disagree; rows are read by this command's settings alone" in capsys.readouterr().err
 
@@ -180,7 +180,7 @@ def test_an_artifact_that_is_neither_folder_nor_on_the_hub(rows, monkeypatch, ca
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert main(["score", "artifact=nobody/quikstart", str(rows)]) == 2
     said = capsys.readouterr().err
-    assert "there is no folder nobody/quikstart, and the hub cannot be asked for it" in said
+    assert "there is no folder nobody/quikstart, and it cannot be fetched from the hub" in said
     assert "HF_HUB_OFFLINE" in said
 
 

@@ -153,16 +153,6 @@ def test_a_cluster_that_is_not_there_is_named(address, log, tmp_path):
     assert "Traceback" not in found.stderr
 
 
-def test_the_cluster_starts_outside_the_current_folder(tmp_path, monkeypatch):
-    """Ray's workers look there first for modules, and it may be a received one."""
-    places: list[Path] = []
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **_: places.append(Path.cwd()))
-    score_on_ray._cluster()
-    assert (places, Path.cwd()) == ([Path(sys.prefix).resolve()], tmp_path)
-
-
 def test_a_cluster_without_a_cpu_is_named(log, tmp_path, monkeypatch, capsys):
     """The head of a cluster that grows by itself."""
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"memory": 1.0})

@@ -61,7 +61,6 @@ def test_a_good_answer(monkeypatch):
         b"<html>gateway</html>",
         b"",
         b"\xff\xfe",
-        b"[" * 100_000,
         {"choices": {}},
         {"choices": []},
         {"choices": [{"index": 0, "message": None}]},

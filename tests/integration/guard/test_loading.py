@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import shutil
 import threading
 import time
@@ -665,7 +664,6 @@ DAMAGES = {
     "with shadows alone": _listed([LIVE | {"stage": "shadow"}]),
     "with a policy twice": _listed([LIVE, LIVE | {"bundle": "v7"}]),
     "with another policy's bundle": _listed([LIVE | {"bundle": "refunds"}]),
-    "a pipe": os.mkfifo,
     "a link": lambda file: file.symlink_to("/dev/zero"),
     "a link to itself": lambda file: file.symlink_to(file),
     "a folder": lambda file: file.mkdir(),

@@ -10,6 +10,7 @@ import torch
 from alora.adapter.folder import AdapterSpec
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
+from alora.bench.launches import LaunchCount, launches_a_layer
 from alora.bench.material import INVOCATION, LABELS, draw_suffix, random_adapter, token_ids
 from alora.bench.pairs import draw_batch
 from alora.bench.trainers import PackedTrainer
@@ -18,7 +19,6 @@ from alora.prefix.plan import Pair
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prefix
 from alora.training.examples import Batch
-from tests.integration.prefix.launches import Count, a_layer
 from tests.peft_reference import ALL_TARGETS
 
 VOCAB, SPEC = 211, AdapterSpec(8, 16.0, tuple(sorted(ALL_TARGETS)), INVOCATION)
@@ -77,28 +77,28 @@ def scoring(policies: int):
         pytest.param(scoring(20), 80, id="scoring P=20"),
     ],
 )
-def test_a_layer_launches_no_more_than(step_on, most, monkeypatch):
-    launches, stops = a_layer(step_on, monkeypatch)
-    assert most / 2 < launches <= most
-    assert stops == 0
+def test_a_layer_launches_no_more_than(step_on, most):
+    found = launches_a_layer(step_on)
+    assert most / 2 < found.launches <= most
+    assert (found.waits, found.from_python) == (0, 0)
 
 
 def test_index_work_in_a_layer_is_counted(monkeypatch):
     """Negative control: what every layer makes again, from numbers of Python, is seen as launches and as stops."""
     step_on = training(1, rows=8, uneven=True)
-    once = a_layer(step_on, monkeypatch)
+    once = launches_a_layer(step_on)
     monkeypatch.setattr(side_by_side, "_chunks", side_by_side._chunks.__wrapped__)
-    each_layer = a_layer(step_on, monkeypatch)
-    assert each_layer[0] > once[0] + 20
-    assert each_layer[1] > once[1]
+    each_layer = launches_a_layer(step_on)
+    assert each_layer.launches > once.launches + 20
+    assert each_layer.waits + each_layer.from_python > once.waits + once.from_python
 
 
 def test_views_are_free_and_what_the_host_reads_stops_it():
     x = torch.randn(4, 4)
-    with Count() as count:
+    with LaunchCount() as count:
         y = x.t()[:2] @ x + 1
-    assert (count.launches, count.stops) == (2, 0)  # the product and the sum
-    with Count() as count:
+    assert (count.launches, count.waits, count.from_python) == (2, 0, 0)  # the product and the sum
+    with LaunchCount() as count:
         x[x > 0].sum().item()
         y.add_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    assert count.stops == 3
+    assert (count.waits, count.from_python) == (2, 1)

@@ -6,7 +6,7 @@ import pytest
 from transformers import TrainerControl, TrainerState
 
 from alora.config.schema import Recipe, TrackingSettings
-from alora.errors import ConfigError, MissingDependency
+from alora.errors import MissingDependency
 from alora.tracking import require_tracking, start_tracking
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # their own, on import
@@ -33,33 +33,8 @@ def _killed_and_resumed(kind: str, folder) -> None:
     assert notes == []
 
 
-@pytest.mark.parametrize(
-    "store",
-    ["", "mlruns", "./mlruns", "sqlite:///mlflow.db", "sqlite+pysqlite:///x/mlflow.db", "file:mlruns", "file:./mlruns"],
-)
-def test_a_store_in_the_current_folder_is_refused(store, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    with pytest.raises(ConfigError, match="which may be a received one; set it to"):
-        require_tracking(TrackingSettings(kind="mlflow"))
-
-
-@pytest.mark.parametrize(
-    "store",
-    [
-        *("http://localhost:5000", "https://me:word@host/path", "databricks", "databricks://mine"),
-        *("/home/me/mlruns", "file:/home/me/mlruns", "file:///home/me/mlruns", "sqlite:////home/me/mlflow.db"),
-        *("postgresql://me:word@host/runs", "postgresql:///runs"),
-    ],
-)
-def test_a_store_elsewhere_is_taken(store, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    require_tracking(TrackingSettings(kind="mlflow"))
-
-
 @pytest.mark.parametrize("kind", ["mlflow", "trackio"])
 def test_a_missing_package_is_named(kind, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match=f"pip install {kind}"):
         require_tracking(TrackingSettings(kind=kind))

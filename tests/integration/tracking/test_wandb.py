@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from alora.config.schema import Recipe, TrackingSettings
-from alora.errors import MissingDependency, RunError
+from alora.errors import MissingDependency
 from alora.tracking import require_tracking, start_tracking
 from tests.forked import AUDIT_LOG, Forked
 from tests.integration.tracking.wandb_file import OfflineRun
@@ -163,42 +163,6 @@ def test_without_login_or_network_it_records_offline_and_says_so_once(key, nobod
     (again,) = set((tmp_path / "$(run)/tracking/wandb/wandb").glob("offline-run-*")) - {folder}
     assert again.name.rsplit("-", 1)[1] != folder.name.rsplit("-", 1)[1]
     assert len(notes) == 1
-
-
-@pytest.mark.parametrize("link", ["wandb", "wandb/offline-run-20261127_000000-0a0a0a0a/files"])
-def test_a_link_in_a_received_run_leads_nowhere(link, nobody, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/debug.log").write_text("mine")
-    place = tmp_path / "run/tracking/wandb" / link
-    place.parent.mkdir(parents=True)
-    place.symlink_to(tmp_path / "mine")
-    with pytest.raises(RunError, match="is a link"):
-        start_tracking(nobody, tmp_path / "run", True, print)
-    assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine"]
-
-
-_SERVER = """
-import wandb
-from pathlib import Path
-from alora.config.schema import Recipe, TrackingSettings
-from alora.tracking import start_tracking
-recipe = Recipe(run_dir="run", tracking=TrackingSettings(kind="wandb", mode="offline"))
-with start_tracking(recipe, Path("run"), False, print):
-    print(wandb.run.settings.base_url, dict(wandb.run.config))
-"""
-
-
-@pytest.mark.parametrize("place", ["wandb", ".wandb"])
-def test_a_received_folder_names_no_server_and_no_values(tmp_path, monkeypatch, place):
-    """The key would go to the one, and a link makes the others a file of the user's."""
-    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
-    (tmp_path / place).mkdir()
-    (tmp_path / place / "settings").write_text("[default]\nbase_url = http://stranger.example\n")
-    (tmp_path / "config-defaults.yaml").write_text("stranger: {value: of this folder}\n")
-    output, errors = Forked(["-c", _SERVER], os.environ, folder=tmp_path).communicate()
-    note, server = output.splitlines()
-    assert f"{place}/settings is not read" in note, errors
-    assert "stranger" not in server
 
 
 def test_a_tracker_that_cannot_write_does_not_stop_the_run(tmp_path):

@@ -280,11 +280,3 @@ def test_a_dtype_that_safetensors_alone_knows_is_refused(folder):
     )
     with pytest.raises(AdapterError, match=r"adapter_model.safetensors holds the dtype 'F8_E8M0'"):
         load_adapter(folder)
-
-
-def test_weights_that_are_a_hole_are_refused_before_they_are_read(folder, monkeypatch):
-    monkeypatch.setattr(alora.adapter.folder, "load", None)
-    file = folder / "adapter_model.safetensors"
-    rewrite(file, 100_000)
-    with pytest.raises(AdapterError, match=r"adapter_model.safetensors is mostly holes: \d+ bytes, of which the disk"):
-        load_adapter(folder)

@@ -1,10 +1,7 @@
 """What stands next to a figure in tables, plots and the documentation: extrapolated, a bound, or with what coverage."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,27 +157,6 @@ def test_plots_mark_what_was_extrapolated(tmp_path):
         assert speed_up(axes, found)
         assert ("over LoRA, 64 tokens (~ extrapolated)" in axes.get_legend_handles_labels()[1]) is part
     assert [file.name for file in write_plots(record(False), tmp_path)] == ["speed_up.png"]
-
-
-_PLOTS = """
-from pathlib import Path
-from alora.bench.plots import write_plots
-from tests.unit.bench.test_report import record
-write_plots(record(False), Path("."))
-import matplotlib
-print(matplotlib.rcParams["font.size"])
-"""
-
-
-def test_plots_are_drawn_without_what_a_received_folder_holds_for_matplotlib(tmp_path):
-    pytest.importorskip("matplotlib")
-    (tmp_path / "matplotlibrc").write_text("font.size: 33\n")  # some versions evaluate parts of it
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", _PLOTS], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert ended.stdout.strip() == "10.0", ended.stderr
-    assert (tmp_path / "speed_up.png").exists()
 
 
 def test_the_plot_shows_every_loaded_rate_and_marks_those_that_failed():

@@ -19,21 +19,6 @@ def test_a_move_is_read_back(difference):
     assert manifest_from_dict(made.as_dict(), "memory") == made
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"same_verdict": 9}, "same_verdict is 9 of 8"),
-        ({"same_verdict": -1}, "same_verdict is -1 of 8"),
-        ({"largest_difference": -0.5}, r"largest_difference is -0\.5"),
-        ({"dtype": "flat32"}, r"moved\.dtype is 'flat32'"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_a_move_that_cannot_have_been_is_refused(change, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        MoveRecord(**MOVED | change)
-
-
 def test_the_order_of_labels_is_in_the_digest():
     """The first label is the positive one."""
     made = manifest()

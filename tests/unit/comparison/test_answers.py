@@ -1,7 +1,6 @@
 """Answers that are kept: what a damaged or foreign file can do to those that follow, nothing."""
 
 import json
-import os
 
 import pytest
 
@@ -9,18 +8,14 @@ from alora.comparison.answers import Answers
 from alora.comparison.judge import _book
 from alora.comparison.judge_client import JudgeUsage
 from alora.comparison.judge_prompt import Answer
-from alora.errors import ConfigError
 from alora.policy import Policy
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        b"[" * 100_000,
         b"\xff\xfe",
-        b'{"key": "a", "text": "x", "usage": {"requests": -1000000}}',
         b'{"key": "a", "text": "x", "usage": {"input_tokens": NaN}}',
-        b'{"key": "a", "text": "x", "usage": {"input_tokens": 1' + b"0" * 400 + b"}}",
         b'{"key": "a", "text": "x", "usage": [1]}',
         b'{"key": ["a"], "text": "x"}',
         b"3",
@@ -33,15 +28,6 @@ def test_a_damaged_line_is_passed_over_and_the_rest_is_kept(tmp_path, damage):
     answers = Answers(file, lambda kept: kept["text"])
     assert answers.known == {"b": "kept"}
     assert answers.usage == JudgeUsage(requests=2)
-
-
-@pytest.mark.parametrize(
-    "make", [lambda file: file.symlink_to("/etc/hostname"), os.mkfifo, lambda file: file.symlink_to(file)]
-)
-def test_what_is_no_file_is_refused(tmp_path, make):
-    make(tmp_path / "calls.jsonl")
-    with pytest.raises(ConfigError, match=r"calls\.jsonl is (a|no) "):
-        Answers(tmp_path / "calls.jsonl", lambda kept: kept["text"])
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 import io
 import json
-import os
 import sys
-import threading
 
 import pytest
 
@@ -43,17 +41,6 @@ def test_what_is_no_conversation(tmp_path, content, complaint):
         read_conversation(str(path))
     with pytest.raises(DataError, match=r"No such file|Is a directory"):
         read_conversation(str(tmp_path))
-
-
-def test_a_device_is_no_conversation_and_a_pipe_is_one(tmp_path):
-    with pytest.raises(DataError, match="/dev/zero: is a device and no file"):
-        read_conversation("/dev/zero")
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=(json.dumps(row("Hi")),))
-    writer.start()
-    assert read_conversation(str(pipe)).messages == (Message("user", "Hi"),)
-    writer.join()
 
 
 def test_what_is_read_has_an_end(tmp_path):

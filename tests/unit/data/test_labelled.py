@@ -29,8 +29,6 @@ BAD_ROWS = {
     "an array": ("[1, 2]", "a row is an object with 'messages', not list"),
     "a number": ("3", "a row is an object"),
     "a key twice": ('{"label": "ok", "label": "violation"}', "the key 'label' is there twice"),
-    "nested without end": ("[" * 200_000, "nested too deeply"),
-    "a huge number": ('{"label": 1' + "0" * 5000 + "}", r"not JSON: a number of 5001 digits, 10000000\.\.\.; shorten"),
     "a huge label": (row(label="x" * 100_000), r"label 'x{36}\.\.\. is not one of"),
     "label against labels": (
         row(label="violation", labels={"p": "ok", "q": "violation"}),

@@ -1,8 +1,7 @@
-"""Parquet: read as lines are, and refused by its size before it is unpacked."""
+"""Parquet: read as lines are."""
 
 import datetime
 import decimal
-import resource
 
 import datasets
 import pyarrow
@@ -105,46 +104,6 @@ def test_class_names_of_the_file_and_of_the_card_stand_next_to_each_other(tmp_pa
     datasets.Dataset.from_dict({"a": [1], "b": [1], "c": [1]}, features).to_parquet(path)
     (row,) = parquet.read_parquet(path, "rows", {"b": ["no", "yes"]})
     assert row.value == {"a": "violation", "b": "yes", "c": 1}
-
-
-def test_parquet_that_unpacks_to_gigabytes_is_refused_by_its_size(tmp_path, monkeypatch):
-    """A text that a dictionary holds once, in rows that take a few bytes each, also inside messages."""
-    path = tmp_path / "rows.parquet"
-    count = 10**4
-    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * count, pyarrow.int32()), ["y" * 10**5])
-    inner = pyarrow.StructArray.from_arrays([texts], ["content"])
-    for column in (texts, pyarrow.ListArray.from_arrays(pyarrow.array(range(count + 1), pyarrow.int32()), inner)):
-        table = pyarrow.table({"messages": column})
-        pyarrow.parquet.write_table(table, path, compression="zstd", store_schema=False)
-        assert path.stat().st_size < 20_000
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        monkeypatch.setattr(parquet, "LARGEST", 10**8)
-        with pytest.raises(DataError, match=r"^\S+rows.parquet holds 0\.\d GiB and more when it is unpacked"):
-            read(str(path))
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000, "kilobytes"
-
-
-def test_parquet_of_more_rows_than_are_read_is_refused_unread(tmp_path, monkeypatch):
-    path = tmp_path / "rows.parquet"
-    monkeypatch.setattr(parquet, "MOST_ROWS", 1000)
-    pyarrow.parquet.write_table(pyarrow.table({"messages": pyarrow.nulls(10**6, pyarrow.string())}), path)
-    with pytest.raises(DataError, match=r"rows.parquet holds 1000000 rows in \d+ bytes: no row takes less than one"):
-        read(str(path))
-
-
-def test_a_parquet_row_of_millions_of_values_is_refused_before_they_are_pythons(tmp_path):
-    """Each message takes two bits in the file, and half a kilobyte as Python's."""
-    path = tmp_path / "rows.parquet"
-    count = 10**7
-    parts = [pyarrow.nulls(count, pyarrow.string()), pyarrow.nulls(count, pyarrow.string())]
-    messages = pyarrow.StructArray.from_arrays(parts, ["role", "content"])
-    column = pyarrow.ListArray.from_arrays(pyarrow.array([0, count], pyarrow.int32()), messages)
-    pyarrow.parquet.write_table(pyarrow.table({"messages": column}), path, compression="zstd")
-    assert path.stat().st_size < 20_000
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(DataError, match=r"rows.parquet holds \d+ values in 1 rows when it is unpacked"):
-        read(str(path))
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 900_000, "kilobytes"
 
 
 def test_parquet_with_two_columns_of_one_name_is_refused_by_the_name(tmp_path):

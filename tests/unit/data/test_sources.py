@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from alora.config.schema import DataSettings
-from alora.data import formats, sources
+from alora.data import sources
 from alora.data.labelled import read_labelled
 from alora.errors import DataError
 from alora.findings import Findings
@@ -77,12 +77,6 @@ def test_no_file_and_a_folder(tmp_path):
         read(str(tmp_path / "none.jsonl"))
     with pytest.raises(DataError, match="is a folder"):
         read(str(tmp_path))
-
-
-def test_a_line_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "LONGEST_LINE", 1000)
-    with pytest.raises(DataError, match=r"train.jsonl:2: longer than .* \[ROW_TOO_LONG\]"):
-        read(jsonl(tmp_path, row(), row("x" * 2000)))
 
 
 @pytest.mark.parametrize("saved", [True, False])

@@ -8,7 +8,6 @@ import pyarrow.parquet
 import pytest
 
 from alora.config.schema import DataSettings
-from alora.data import formats, parquet
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
 from alora.errors import DataError
 from alora.logs.rows import survey
@@ -78,17 +77,6 @@ def test_a_nul_byte_costs_its_line_alone(tmp_path):
     assert outcomes(tmp_path / "a.csv") == ["a.csv:2", "NUL_BYTES", "a.csv:4"]
 
 
-def test_a_parquet_log_may_be_longer_than_what_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "LARGEST", 2**20)
-    monkeypatch.setattr(parquet, "MOST_ROWS", 1500)
-    texts = [f"{n} {'x' * 50}" for n in range(20_000)]
-    for size in (1000, 2000):
-        pyarrow.parquet.write_table(pyarrow.table({"prompt": texts}), tmp_path / f"{size}.parquet", row_group_size=size)
-    assert sum(1 for _ in stream_conversations(str(tmp_path / "1000.parquet"))) == len(texts)
-    with pytest.raises(DataError, match=r"holds a group of 2000 rows.* of a row group are read: write smaller ones"):
-        list(stream_conversations(str(tmp_path / "2000.parquet")))
-
-
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_messages_of_a_parquet_log_may_stand_in_any_groups_of_rows(size, tmp_path):
     rows = [{"messages": [{"role": "user", "content": f"{n}"}] * (1 + n % 2)} for n in range(2100)]
@@ -98,12 +86,6 @@ def test_messages_of_a_parquet_log_may_stand_in_any_groups_of_rows(size, tmp_pat
     assert [[m.content for m in one.conversation.messages] for one in read] == [
         [message["content"] for message in row["messages"]] for row in rows
     ]
-
-
-def test_rows_behind_a_line_without_end_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "LONGEST_LINE", 1000)
-    (tmp_path / "a.jsonl").write_text("\n".join([row(), row("x" * 3500), row(), row("y" * 1000)]))
-    assert outcomes(tmp_path / "a.jsonl") == ["a.jsonl:1", "ROW_TOO_LONG", "a.jsonl:3", "ROW_TOO_LONG"]
 
 
 def test_a_table_s_bad_lines_are_rows_too(tmp_path):

@@ -1,7 +1,6 @@
 """Chat templates of several shapes, taken apart."""
 
 import importlib.util
-import resource
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from alora.config.schema import PromptSettings
 from alora.data.messages import Conversation, Message, ToolCall
 from alora.errors import RenderError
 from alora.policy import Policy
-from alora.prompt import template as template_module
 from alora.prompt.render import Renderer
 from alora.prompt.template import FIXED_DATE, take_apart
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
@@ -110,7 +108,6 @@ def test_turns_that_nothing_closes():
         (None, "has no chat template"),
         ("{{ messages[0].nothing.at_all }}", "chat template fails on the turns user, assistant, user"),
         ("{% if %}", "chat template fails"),
-        (LOOP.format(body="{{ '\\ud800' + m.content }}"), "chat template fails on the turns .*surrogates not allowed"),
         (LOOP.format(body="{{ m.role + m.content[:3] }}"), "drops, moves or repeats content"),
         (LOOP.format(body="{{ m.role + m.content + m.content }}"), "drops, moves or repeats content"),
         (LOOP.format(body="{{ m.role + m.content }}") + "{{ messages[-1].content }}", "repeats content on"),
@@ -223,47 +220,6 @@ def test_tool_calls_and_answers_write_no_control_token(layout):
     assert counts[0] == counts[1] > 0
 
 
-GROWS = (
-    "{% set box = namespace(text='x') %}{% for i in range(99) %}{% set box.text = box.text + box.text %}{% endfor %}"
-)
-
-
-@pytest.mark.parametrize(
-    ("bomb", "complaint"),
-    [
-        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", r"needs more than \d+ s"),
-        ("{{ 9**(9**9) and '' }}", r"needs more than \d+ s"),
-        ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
-        (GROWS, r"MemoryError|needs more than \d+ s"),
-        ("{{ 'x' * 10**10 }}", "fails on the turns .*MemoryError"),
-        ("{{ 'x' * 2**23 }}", "MiB of text"),
-    ],
-    ids=["loops", "number", "range", "doubling", "length", "text"],
-)
-def test_a_template_without_end_is_refused_in_time(bomb, complaint, monkeypatch):
-    """Where it would be rendered in this process, memory or patience would end first."""
-    monkeypatch.setattr(template_module, "_SECONDS", 1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tokenizer = toy_tokenizer("granite")
-    with pytest.raises(RenderError, match=complaint):
-        take_apart(with_template(bomb + tokenizer.chat_template))
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19, "kilobytes"
-    assert take_apart(tokenizer).close["user"] == "<|end_of_text|>\n"
-
-
-@pytest.mark.parametrize(
-    "then", [GROWS, "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"]
-)
-def test_a_template_that_grows_on_the_engines_own_words_is_refused(then, monkeypatch):
-    """vLLM renders it without a limit as it starts, and would never be ready."""
-    monkeypatch.setattr(template_module, "_SECONDS", 1)
-    bomb = f"{{% if messages[0].content == 'warmup' %}}{then}{{% endif %}}"
-    with pytest.raises(RenderError, match=r"MemoryError|needs more than \d+ s"):
-        take_apart(with_template(bomb + toy_tokenizer("granite").chat_template))
-    spoken = "{% if messages[0].content == 'warmup' %}{{ raise_exception('no') }}{% endif %}"
-    take_apart(with_template(spoken + toy_tokenizer("granite").chat_template))
-
-
 @pytest.mark.parametrize(
     ("start", "complaint"),
     [
@@ -271,9 +227,10 @@ def test_a_template_that_grows_on_the_engines_own_words_is_refused(then, monkeyp
         ("{{ raise_exception('long' * 10000) }}", "longlong"),
         ("{{ messages[0].content }}" + "x" * 9000, "repeats content"),
         ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "recursion"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
     ],
 )
 def test_what_a_template_says_against_itself_is_one_short_message(start, complaint):
     with pytest.raises(RenderError, match=complaint) as caught:
         take_apart(with_template(start + toy_tokenizer("granite").chat_template))
-    assert len(str(caught.value)) <= 1000
+    assert len(str(caught.value)) <= 1100
