@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from alora.base.describe import describe_prompts
+from alora.base.describe import DescribedBase, load_tokenizer
 from alora.bundle.read import load_battery
 from alora.config.schema import BaseSettings
 from alora.guard.core import GuardCore
@@ -52,7 +52,8 @@ def main() -> None:
     parser.add_argument("--policies", type=int, nargs="+", default=[5, 20, 100])
     given = parser.parse_args()
     bundle = load_battery(given.battery)[0]
-    base = describe_prompts(bundle.base_settings(BaseSettings(source=given.base)), bundle.manifest.base.fingerprint)
+    settings = bundle.base_settings(BaseSettings(source=given.base))
+    base = DescribedBase(load_tokenizer(settings), bundle.manifest.base.fingerprint, str(settings.source))
     for count in given.policies:
         took = asyncio.run(own_ms(Served.of(bundle), bundle.renderer(base), count))
         sys.stdout.write(f"{count} policies: {took:.3f} ms a policy\n")

@@ -18,7 +18,7 @@ PROJECT = PYPROJECT["project"]
 DISTRIBUTIONS = {"hydra": "hydra-core", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # where a package's name differs
 OF_VLLM = {"msgspec", "regex"}  # the plugin lives in its environment
 OF_FASTAPI = {"pydantic", "pydantic-core", "starlette"}  # come with it
-OF_DATASETS = {"fsspec"}  # opens its files; declared for a version that is sound
+OF_LIBRARIES = {"fsspec", "gguf"}  # datasets and transformers read by them
 INTERNALS = {"transformers", "peft", "hydra-core", "omegaconf", "tokenizers", "vllm", "bitsandbytes", "trl"}
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
 
@@ -47,7 +47,7 @@ IMPORTED = set().union(*(imported(file.read_text()) for file in (ROOT / "alora")
 
 
 def test_every_import_is_declared_and_every_declaration_is_used():
-    assert set(NEEDED) - OF_DATASETS == IMPORTED - (set(EXTRA) - set(NEEDED)) - OF_VLLM - OF_FASTAPI
+    assert set(NEEDED) - OF_LIBRARIES == IMPORTED - (set(EXTRA) - set(NEEDED)) - OF_VLLM - OF_FASTAPI
 
 
 def test_imports_are_seen_wherever_they_are():
