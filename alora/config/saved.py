@@ -21,6 +21,7 @@ from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
 
 Section = TypeVar("Section", bound=Any)  # a dataclass of alora.config.schema
+_GONE = ("force",)  # settings of earlier runs that nothing which they made depends on
 _HEADER = "# Run it again: alora train recipe=THIS_FILE (elsewhere: and name=ANOTHER)\n# environment:\n"
 
 
@@ -93,7 +94,8 @@ def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
     values = read_plain(file, RunError, "train again")
     if not (isinstance(values, dict) and values):
         raise RunError(f"{path}: this run's settings are not a YAML mapping; train again")
-    values.pop("defaults", None)
+    for name in ("defaults", *_GONE):
+        values.pop(name, None)
     forget_command_line(values)
     settings = fresh()
     if problems := [f"{path}: {problem}" for _, problem in fill(settings, values, in_file=True)]:

@@ -161,8 +161,8 @@ def open_run(folder: Path) -> None:
     claim = open_claim(folder, recipe)
     for adapter in artifact.adapters:
         home, digest = home_of(adapter), load_adapter(adapter).digest
-        require_trained(home / TRAINING, home.name, claim.digest, digest)
-        read_evaluations(home / EVALUATION, claim.digest)
+        require_trained(home / TRAINING, home.name, digest)
+        read_evaluations(home / EVALUATION)
         read_certificate(home / IDENTITY).require(claim.base, digest)
     open_bundles(folder)
 

@@ -43,7 +43,7 @@ SETTINGS = {
         files={"long.jsonl": '{"messages": [{"role": "user", "content": "' + "red " * 9000 + '"}], "label": "ok"}\n'},
     ),
     "a policy id that no file can have": Case(
-        f"train policy.file=null policy.id={'a' * 300} policy.title=Red policy.rule=red", ["has 300 letters", "128"]
+        f"train policy.file=null policy.id={'a' * 300} policy.title=Red policy.rule=red", ["names files", "128"]
     ),
     "a name too long": Case("train run_dir={here}/" + 300 * "x", ["File name too long", "set run_dir="]),
     "a report with a name too long": Case(

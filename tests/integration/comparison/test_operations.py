@@ -180,8 +180,6 @@ def test_what_renders_otherwise_cannot_be_moved(place, battery):
     "wrong",
     [
         {"rows": "many"},
-        {"same_verdict": 9},
-        {"same_verdict": -1},
         {"dtype": "int3"},
         {"largest_difference": float("nan")},
         {"quantization": 4},
