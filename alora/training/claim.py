@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from alora import layout
@@ -148,7 +147,14 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     """``key: old -> new`` for every leaf that differs."""
     old, new = ({key: value for key, value in leaves(claim) if value != {}} for claim in (before, now))
     differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    return [
-        f"{key.removeprefix('settings.')}: {shorten(str(old.get(key)), 60)} -> {shorten(str(new.get(key)), 60)}"
-        for key in differing
-    ]
+    return [f"{key.removeprefix('settings.')}: {_apart(str(old.get(key)), str(new.get(key)))}" for key in differing]
+
+
+def _apart(old: str, new: str) -> str:
+    """``old -> new``; of long texts the place where they part."""
+    same = next(
+        (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), min(len(old), len(new))
+    )
+    start = max(same - 10, 0) if max(len(old), len(new)) > 40 else 0
+    shown = [text[start:] if len(text) <= start + 40 else f"{text[start : start + 37]}..." for text in (old, new)]
+    return " -> ".join(f"...{text}" if start else text for text in shown)

@@ -96,11 +96,25 @@ def test_a_folder_in_which_a_run_was_killed_at_its_start_is_the_runs(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} - {LOCK} == {"inputs.json"}
 
 
-@pytest.mark.parametrize("name", ["battery", "policies/red", "inputs.json"])
+def test_a_long_text_that_changed_is_shown_where_it_parts(tmp_path):
+    """Its beginning and its end alone read the same in both."""
+    before, after = (f"{'The agent never insults. ' * 4}{word}{' And more of it.' * 4}" for word in ("Never.", "Once."))
+    recipe = Recipe(run_dir=str(tmp_path / "run"))
+    with RunFolder(recipe) as folder:
+        folder.claim({"policy red": before, "rows": "a"})
+        fill(folder.path, ["battery/battery.json"])
+        with pytest.raises(
+            RunError, match=r"policy red: \.\.\. insults\. Never\..* -> \.\.\. insults\. Once\."
+        ) as refused:
+            folder.claim({"policy red": after, "rows": "b"})
+    assert "rows: a -> b" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["battery", "policies/red", "adapter", "inputs.json"])
 def test_a_run_folder_that_leads_elsewhere_is_refused(name, tmp_path):
     path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     claim("run", path)
-    fill(path, KINDS["run"][1])
+    fill(path, [*KINDS["run"][1], "adapter/adapter_config.json"])
     fill(elsewhere, ["training.json"])
     (path / name).rename(tmp_path / "away")
     (path / name).symlink_to(elsewhere)
