@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from alora.comparison.figures import compare
-from alora.comparison.report import document, table
-from alora.comparison.scores import Scores
 from alora.config.schema import EvaluationSettings
 from alora.evaluation.calibration import fit_calibration, positive_probability
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.paired import mean_auroc
+from alora.lab.compare.compare_report import document, table
+from alora.lab.compare.figures import compare
+from alora.lab.compare.scores import Scores
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD, PAGE = ROOT / "benchmarks/results/accuracy_cpu.json", ROOT / "docs/accuracy.md"

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from alora.bench.record import UNFINISHED, load_record
+from alora.lab.bench.record import UNFINISHED, load_record
 
 CELLS = ("truth", "burst", "acceptance", "grid", "score", "train")
 OWN = ("truth", "burst", "score")  # functions of gpu_cells.py

@@ -11,8 +11,9 @@ import torch
 
 from alora.activation import peft_offset
 from alora.adapter.folder import AdapterSpec, AdapterWeights
-from alora.bench.harness import Clock
-from alora.bench.material import (
+from alora.config.schema import BenchSettings
+from alora.lab.bench.harness import Clock
+from alora.lab.bench.material import (
     INVOCATION,
     LABELS,
     POLICY_TOKENS,
@@ -23,10 +24,9 @@ from alora.bench.material import (
     random_material,
     token_ids,
 )
-from alora.bench.reference import ask_references, gap, last_logits, of, peft_model
-from alora.bench.shapes import SHAPES, random_base
-from alora.bench.systems import BenchEngine, PackedScorer, VllmSystem
-from alora.config.schema import BenchSettings
+from alora.lab.bench.reference import ask_references, gap, last_logits, of, peft_model
+from alora.lab.bench.shapes import SHAPES, random_base
+from alora.lab.bench.systems import BenchEngine, PackedScorer, VllmSystem
 from alora.training.trl_engine import put_adapter
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from alora.adapter.folder import AdapterSpec
-from alora.bench.material import INVOCATION, random_adapter
-from alora.bench.pairs import draw_batch
-from alora.bench.shapes import SHAPES, random_base
-from alora.bench.trainers import Gradients, PackedTrainer, difference
 from alora.config.environment import describe_environment
+from alora.lab.bench.material import INVOCATION, random_adapter
+from alora.lab.bench.pairs import draw_batch
+from alora.lab.bench.shapes import SHAPES, random_base
+from alora.lab.bench.trainers import Gradients, PackedTrainer, difference
 from alora.prefix.store import PrefixStore, open_store
 from alora.training.examples import Batch
 

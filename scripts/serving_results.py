@@ -12,10 +12,10 @@ import re
 import sys
 from pathlib import Path
 
-from alora.bench.plots import write_plots
-from alora.bench.record import Record, load_record, record_json
-from alora.bench.report import brief, markdown, ratio_text, table
-from alora.bench.trials import Cell
+from alora.lab.bench.bench_report import brief, markdown, ratio_text, table
+from alora.lab.bench.plots import write_plots
+from alora.lab.bench.record import Record, load_record, record_json
+from alora.lab.bench.trials import Cell
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/serving_benchmark.md"

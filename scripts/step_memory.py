@@ -21,12 +21,12 @@ from typing import Any
 import torch
 
 from alora.adapter.folder import AdapterSpec
-from alora.bench.material import INVOCATION, random_adapter
-from alora.bench.pairs import draw_batch
-from alora.bench.reference import peft_model
-from alora.bench.shapes import SHAPES, random_base
-from alora.bench.trainers import PASS_TOKENS, PackedTrainer, PeftTrainer
 from alora.config.environment import describe_environment
+from alora.lab.bench.material import INVOCATION, random_adapter
+from alora.lab.bench.pairs import draw_batch
+from alora.lab.bench.reference import peft_model
+from alora.lab.bench.shapes import SHAPES, random_base
+from alora.lab.bench.trainers import PASS_TOKENS, PackedTrainer, PeftTrainer
 from alora.training.examples import Batch
 
 Step = Callable[[], object]

@@ -9,7 +9,7 @@ gc.disable()  # until all is imported: each collection would walk all of torch a
 LONGEST_FIRST = (
     *("docs/test_pages", "commands/test_score_logs_ray", "notebooks/test_notebooks", "training/test_battery"),
     *("training/test_resume", "integration/distributed", "integration/test_doctor", "base/test_gguf"),
-    *("integration/comparison", "integration/sweep", "bench/test_measure", "integration/identity"),
+    *("integration/lab/compare", "integration/sweep", "bench/test_measure", "integration/identity"),
     *("integration/bad_input", "integration/tracking", "integration/training", "integration/"),
     *("vllm/test_planted_faults", "vllm/test_serve", "vllm/test_processes", "vllm/test_bench", "vllm/test_guard"),
     *("vllm/test_generate", "vllm/test_bundles", "vllm/test_server", "vllm/test_recalibrate"),

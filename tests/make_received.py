@@ -15,18 +15,18 @@ from pathlib import Path
 from unittest.mock import patch
 
 from alora.base.stored import describe_base
+from alora.batch.log_rows import survey
+from alora.batch.stored import read_manifest
 from alora.bundle.artifact import find_artifact
 from alora.bundle.named import saved_run
 from alora.bundle.read import load_bundle
 from alora.bundle.write import copy_bundle
 from alora.cli import main
 from alora.config.schema import BaseSettings
-from alora.logs.rows import survey
-from alora.logs.stored import read_manifest
 from alora.training.claim import open_claim
-from tests.integration.generate.scripted import command, honest
+from tests.integration.llm.scripted import command, honest
 from tests.toy_recipe import QUICK, toy_base_folder
-from tests.unit.comparison.endpoint import endpoint
+from tests.unit.lab.compare.endpoint import endpoint
 
 POLICIES = """policies:
   - {id: toy, title: No red, rule: Nobody says red.}

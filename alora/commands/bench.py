@@ -4,14 +4,14 @@ import tempfile
 from pathlib import Path
 
 from alora.base.load import choose_device, choose_dtype
-from alora.bench.judge import judge
-from alora.bench.plots import PICTURES, write_plots
-from alora.bench.record import Record, load_record, plain, record_json
-from alora.bench.report import markdown
-from alora.bench.run import run_bench
 from alora.commands.output import report_file, say, say_json, write_text
 from alora.config.schema import Recipe
 from alora.errors import BaseError, ConfigError
+from alora.lab.bench.bench_report import markdown
+from alora.lab.bench.judge_again import judge
+from alora.lab.bench.plots import PICTURES, write_plots
+from alora.lab.bench.record import Record, load_record, plain, record_json
+from alora.lab.bench.run import run_bench
 from alora.notes import note
 
 _ROOM = 2**20  # bytes that must fit where the results go; those of a long run take about so many

@@ -11,19 +11,19 @@ from alora.base.load import LoadedBase, load_base
 from alora.bundle.write import public_source
 from alora.commands.output import say, say_json, table, write_json, write_text
 from alora.commands.run_rows import leaks
-from alora.comparison import report
-from alora.comparison.figures import Comparison, compare
-from alora.comparison.folder import ComparisonFolder
-from alora.comparison.judge import require_settings
-from alora.comparison.methods import run_method
-from alora.comparison.scores import Scores
-from alora.comparison.task import Task, Workbench, method_runs, read_task
 from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.data.splits import known_rows
 from alora.errors import DataError, LeftOut
+from alora.lab.compare import compare_report as report
+from alora.lab.compare.compare_folder import ComparisonFolder
+from alora.lab.compare.figures import Comparison, compare
+from alora.lab.compare.methods import run_method
+from alora.lab.compare.scores import Scores
+from alora.lab.compare.task import Task, Workbench, method_runs, read_task
+from alora.llm.judge import require_settings
 from alora.notes import note
 from alora.prefix.store import PrefixStore, memory_budget, open_store
 from alora.prompt.render import Renderer

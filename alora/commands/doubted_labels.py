@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from alora.base.cache import cache_folder
-from alora.comparison.judge import disagreements
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import in_the_clear
 from alora.data.check import Rows
 from alora.evaluation.noise import WORDS_KNOW, Doubt, doubtful_labels, doubts_of
 from alora.findings import WARNING, Finding
 from alora.layout import POLICIES, PREDICTIONS
+from alora.llm.judge import disagreements
 from alora.notes import note
 from alora.policy import Policy
 

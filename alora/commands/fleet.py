@@ -12,11 +12,11 @@ from alora.bundle.named import chosen, is_chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.commands.output import report_file_in, say, say_json, table, write_json
 from alora.commands.run_rows import known_of_run, measured_settings, note_leak, read_for, read_noted
-from alora.comparison.fleet import FleetReport, Member, PolicyChange, report
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import named
 from alora.errors import ConfigError, DataError, LeftOut
+from alora.evaluation.battery_report import FleetReport, Member, PolicyChange, report
 from alora.evaluation.predict import predict
 from alora.evaluation.tables import HEADINGS, table_rows
 from alora.notes import note

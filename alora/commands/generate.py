@@ -20,18 +20,18 @@ from tqdm.auto import tqdm
 
 from alora.atomic import alone_in, is_part, write_json, write_text
 from alora.commands.output import say, say_json, table
-from alora.comparison.judge import require_settings
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import read_shared_rows
 from alora.errors import CheckFailed, ConfigError, DataError
 from alora.findings import ERROR
-from alora.generate.calls import BudgetSpent, Calls
-from alora.generate.cases import Case, cells, find_dimensions, judged_pairs
-from alora.generate.filters import leak, length_auroc, near_duplicates, words_auroc
-from alora.generate.prompts import DIMENSIONS
-from alora.generate.report import Quality, markdown
+from alora.llm.calls import BudgetSpent, Calls
+from alora.llm.cases import Case, cells, find_dimensions, judged_pairs
+from alora.llm.filters import leak, length_auroc, near_duplicates, words_auroc
+from alora.llm.judge import require_settings
+from alora.llm.prompts import DIMENSIONS
+from alora.llm.quality import Quality, markdown
 from alora.notes import note
 from alora.policy import Policy, load_policies
 from alora.reading import printable, read_typed, read_yaml, sha256_of

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from alora.atomic import write_pieces
+from alora.batch.log_rows import conversations_at
+from alora.batch.sample import DISAGREES, STRATUM, UNCERTAIN, Wanted, sample
+from alora.batch.stored import read_manifest
 from alora.commands.output import say, table
 from alora.config.schema import Recipe
 from alora.data.messages import Conversation, as_row
 from alora.errors import CheckFailed, ConfigError
-from alora.logs.rows import conversations_at
-from alora.logs.sample import DISAGREES, STRATUM, UNCERTAIN, Wanted, sample
-from alora.logs.stored import read_manifest
 from alora.notes import note
 
 

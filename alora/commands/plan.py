@@ -4,15 +4,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from alora import capacity
 from alora.base.config import read_config
 from alora.base.load import load_skeleton
 from alora.base.location import base_location
-from alora.bench.record import load_record
-from alora.bench.shapes import SHAPES, BaseShape, shape_of
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.config.schema import ALL_LINEAR, BaseSettings, Recipe
 from alora.errors import BaseError, ConfigError, first_line
+from alora.lab import capacity
+from alora.lab.bench.record import load_record
+from alora.lab.bench.shapes import SHAPES, BaseShape, shape_of
 from alora.notes import note
 
 _OTHER = 0.05  # share of the parameters that the layers' sizes may leave out: norms, biases, a tower for images

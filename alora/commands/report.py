@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from alora.batch.log_rows import conversations_at
+from alora.batch.verdict_report import EXCERPT, Summary, as_html, as_markdown, report
 from alora.commands.output import report_file, say, table, write_text
 from alora.config.schema import Recipe
-from alora.logs.report import EXCERPT, Summary, as_html, as_markdown, report
-from alora.logs.rows import conversations_at
 from alora.notes import note
 
 

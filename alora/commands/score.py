@@ -13,19 +13,19 @@ from itertools import islice
 from pathlib import Path
 
 from alora.atomic import write_pieces
+from alora.batch.log_rows import Survey, changed, read_again, survey
+from alora.batch.shards import scorer_of
+from alora.batch.stored import require_outside
 from alora.bundle.artifact import find_artifact
 from alora.bundle.named import NO_BUNDLE
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.run_rows import note_reading, settings_as_trained
 from alora.commands.score_logs import score_logs
-from alora.commands.score_shards import scorer_of
 from alora.config.schema import DataSettings, Recipe
 from alora.data.columns import holds_rows
 from alora.data.conversation import LabelledConversation, read_conversation, stream_conversations
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
 from alora.errors import ConfigError, RunError
-from alora.logs.rows import Survey, changed, read_again, survey
-from alora.logs.stored import require_outside
 from alora.notes import note
 from alora.verdict import Verdicts
 

@@ -11,16 +11,16 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from alora.batch.log_rows import reading, survey
+from alora.batch.shards import Shards, by_guard, guard_scorer
+from alora.batch.verdict_folder import VerdictFolder
 from alora.bundle.light import read_bundle
 from alora.bundle.named import named_artifacts, open_artifact
 from alora.commands.output import table
 from alora.commands.run_rows import note_reading
-from alora.commands.score_shards import Shards, by_guard, guard_scorer
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency, first_line
-from alora.logs.folder import VerdictFolder
-from alora.logs.rows import reading, survey
 from alora.notes import note
 from alora.version import __version__
 
@@ -73,7 +73,7 @@ def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder, digests: S
     with tqdm(total=folder.job["rows"], initial=before, desc="scoring", unit="row", mininterval=1) as bar:
         if recipe.cluster is not None:
             try:
-                from alora.commands.score_on_ray import on_ray  # optional
+                from alora.batch.on_ray import on_ray  # optional
             except ImportError as error:
                 raise MissingDependency(
                     f"cluster=ray needs Ray Data ({first_line(error)}); pip install 'alora-toolkit[ray]'"

@@ -10,6 +10,7 @@ import pytest
 
 import alora
 from alora.adapter.folder import load_adapter
+from alora.batch.stored import read_manifest, schema, tables
 from alora.bundle.artifact import find_artifact
 from alora.bundle.named import saved_run
 from alora.bundle.read import load_bundle
@@ -20,12 +21,11 @@ from alora.errors import AloraError
 from alora.evaluation.tables import read_evaluations
 from alora.identity.certificate import read_certificate
 from alora.layout import EVALUATION, IDENTITY, TRAINING, home_of
-from alora.logs.stored import read_manifest, schema, tables
 from alora.policy import read_policies
 from alora.training.claim import open_claim, require_trained
-from tests.integration.generate.scripted import command, honest
+from tests.integration.llm.scripted import command, honest
 from tests.make_received import IDS, VERDICTS, digests
-from tests.unit.comparison.endpoint import endpoint
+from tests.unit.lab.compare.endpoint import endpoint
 
 RECEIVED = Path(__file__).parents[1] / "fixtures" / "received"
 NEAR = 1e-6  # processors differ

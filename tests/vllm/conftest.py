@@ -23,7 +23,7 @@ from tests.vllm import toys as toy_store
 forked.preload(
     *("vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.cli.serve", "vllm.v1.engine.core"),
     *("vllm.v1.worker.cpu_worker", "vllm.model_executor.models.qwen3", "vllm.lora.worker_manager"),
-    *("alora.commands.serve", "alora.commands.validate", "alora.bench.serving"),
+    *("alora.commands.serve", "alora.commands.validate", "alora.lab.bench.serving"),
 )
 
 # vLLM, torch and transformers warn about their own code; none of these can come from ours.

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from alora.bench.record import load_record
-from alora.bench.systems import prepared_modules
-from alora.bench.trials import AA
 from alora.client.engine import block_size
+from alora.lab.bench.record import load_record
+from alora.lab.bench.systems import prepared_modules
+from alora.lab.bench.trials import AA
 from tests.forked import Forked
 from tests.vllm import bundles
 

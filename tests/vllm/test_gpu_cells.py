@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from alora.bench.record import load_record
+from alora.lab.bench.record import load_record
 from scripts import gpu
 from tests.forked import Forked
 

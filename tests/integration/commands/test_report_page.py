@@ -2,7 +2,7 @@
 
 import pytest
 
-from alora.logs.report import Table, as_html
+from alora.batch.verdict_report import Table, as_html
 from tests.integration.guard.browser import CHROMIUM, browsing
 
 

@@ -12,10 +12,10 @@ import pyarrow.parquet
 import pytest
 
 import alora
+from alora.batch.log_rows import survey
 from alora.bundle.named import open_artifact
 from alora.cli import main
 from alora.config.schema import PromptSettings
-from alora.logs.rows import survey
 from tests.forked import kill_when, start_forked
 from tests.vllm import bundles as store
 

@@ -26,7 +26,7 @@ __all__ = ["base", "bundles", "log", "renderer", "url"]
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'alora-toolkit[ray]'")
 pytest.importorskip("ray.data", reason="Ray Data is not installed: pip install 'alora-toolkit[ray]'")
-score_on_ray = pytest.importorskip("alora.commands.score_on_ray")
+score_on_ray = pytest.importorskip("alora.batch.on_ray")
 # Ray warns about itself: a future change of a default, a file that it leaves to the collector.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::UserWarning", "ignore::DeprecationWarning",
@@ -107,8 +107,8 @@ def test_a_job_that_was_begun_here_is_finished_there(log, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("alora.logs.folder.VerdictFolder.missing", lambda self: iter(range(3)))
-        patch.setattr("alora.logs.folder.VerdictFolder.finish", interrupt)
+        patch.setattr("alora.batch.verdict_folder.VerdictFolder.missing", lambda self: iter(range(3)))
+        patch.setattr("alora.batch.verdict_folder.VerdictFolder.finish", interrupt)
         assert score(log, tmp_path / "v") == 130
     kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "v").glob("verdicts-*")}
     assert len(kept) == 3
@@ -138,7 +138,7 @@ def test_what_an_actor_finds_wrong_is_said_as_it_is(log, tmp_path, capsys):
 
 def test_without_ray_the_extra_is_named(log, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "alora.commands.score_on_ray", raising=False)
+    monkeypatch.delitem(sys.modules, "alora.batch.on_ray", raising=False)
     assert score(log, tmp_path / "v", *ON_RAY) == 2
     assert "alora-toolkit[ray]" in capsys.readouterr().err
 

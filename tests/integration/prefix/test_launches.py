@@ -10,10 +10,10 @@ import torch
 from alora.adapter.folder import AdapterSpec
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
-from alora.bench.launches import LaunchCount, launches_a_layer
-from alora.bench.material import INVOCATION, LABELS, draw_suffix, random_adapter, token_ids
-from alora.bench.pairs import draw_batch
-from alora.bench.trainers import PackedTrainer
+from alora.lab.bench.launches import LaunchCount, launches_a_layer
+from alora.lab.bench.material import INVOCATION, LABELS, draw_suffix, random_adapter, token_ids
+from alora.lab.bench.pairs import draw_batch
+from alora.lab.bench.trainers import PackedTrainer
 from alora.prefix import side_by_side
 from alora.prefix.plan import Pair
 from alora.prefix.scorer import Scorer

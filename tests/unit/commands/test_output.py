@@ -8,12 +8,12 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from alora.batch.stored import METADATA
 from alora.cli import report
 from alora.commands.output import report_file, report_file_in, say, say_json, table, write_json, write_text
 from alora.errors import ConfigError, PolicyError
 from alora.evaluation.report import render_overview
 from alora.evaluation.scored import write_predictions
-from alora.logs.stored import METADATA
 from alora.notes import note
 from alora.verdict import Verdict, Verdicts
 

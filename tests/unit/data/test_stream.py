@@ -7,10 +7,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from alora.batch.log_rows import survey
 from alora.config.schema import DataSettings
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
 from alora.errors import DataError
-from alora.logs.rows import survey
 
 
 def row(text: str = "hello", **more: object) -> str:

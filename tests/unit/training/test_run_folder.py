@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from alora.comparison.folder import ComparisonFolder
 from alora.config.schema import Recipe
 from alora.errors import RunError
+from alora.lab.compare.compare_folder import ComparisonFolder
 from alora.training.run_folder import LOCK, RunFolder, remove_checkpoints
 from tests.integration.bad_input.conftest import tree
 

@@ -1,0 +1,264 @@
+"""A folder of verdicts on the rows of a log: Parquet shards in the rows' order, written whole, one after the other.
+
+    manifest.json             the job (which rows, policies, base, settings), and its result once it is done
+    verdicts-00000.parquet    the verdicts on the first ``shard_rows`` rows, and so on
+    rejected-00000.jsonl      the rows of a shard without verdicts, each with the reasons
+    rejected.jsonl            all of them, once the job is done
+
+A shard that exists is complete, so a killed job resumes after the last one and ends with the same bytes: each shard is
+scored by itself. ``verdicts.parquet`` as output is such a folder until the job is done, joined into one file then.
+"""
+
+import json
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow
+import pyarrow.parquet
+
+from alora.atomic import LOCK, alone_in, is_part, remove_own, sweep, whole, write_json, write_pieces
+from alora.batch.stored import (
+    FIELDS,
+    MANIFEST,
+    METADATA,
+    checked,
+    read_manifest,
+    schema,
+    shard_name,
+    shard_rows,
+    tables,
+)
+from alora.data.sources import PARQUET_SUFFIXES
+from alora.errors import AloraError, DataError, RunError, first_line
+from alora.reading import read_whole
+from alora.typed import typed
+from alora.verdict import Verdict
+
+REJECTED = "rejected.jsonl"
+_PARTS = re.compile(
+    r"rejected\.jsonl|\.lock|verdicts-(\d{5,18})\.parquet|rejected-(\d{5,18})\.jsonl|\..*\.[0-9a-f]{8}\.alora-part"
+)
+_OWN = re.compile(rf"{_PARTS.pattern}|manifest\.json")
+_logger = logging.getLogger("alora.batch")
+_ZIPPED = "zstd"
+_LONGEST = 2**32  # bytes of the rows without verdicts of a shard
+_AGAIN = "remove the shard, and run the same command again"
+
+
+@dataclass(frozen=True)
+class ScoredRow:
+    """A row with its verdicts."""
+
+    row: int
+    id: str
+    time: str | None
+    prefix_tokens: int
+    truncated: bool
+    verdicts: Sequence[Verdict]
+
+
+@dataclass(frozen=True)
+class RefusedRow:
+    """A row without a verdict."""
+
+    row: int
+    where: str
+    reasons: list[str]
+
+
+class VerdictFolder:
+    """One job's verdicts, locked by this process: use it by ``with``.
+
+    Args:
+        output: the folder, or the ``.parquet`` (or ``.pq``) file that it becomes.
+        job: all that the verdicts depend on, as plain JSON; existing verdicts must be of the same job. It has ``rows``
+        (their number) and ``shard_rows``.
+    """
+
+    def __init__(self, output: Path, job: Mapping[str, Any]) -> None:
+        self.output, self._file = output, output if output.suffix.lower() in PARQUET_SUFFIXES else None
+        self.folder = output if self._file is None else output.with_name(f"{output.name}.parts")
+        # As the manifest holds it, in which a tuple is a list: what is there is compared with it.
+        self.job, self.shards = json.loads(json.dumps(job)), math.ceil(job["rows"] / job["shard_rows"])
+        self._claim(output)
+
+    @property
+    def rejected(self) -> Path:
+        """The file of the rows without verdicts."""
+        return self.folder / REJECTED if self._file is None else self._file.with_suffix(".rejected.jsonl")
+
+    def _claim(self, output: Path) -> None:
+        if (self.folder / MANIFEST).exists():
+            self._require_same(read_manifest(self.folder), self.folder)
+        elif self.folder.exists() and (
+            not self.folder.is_dir() or [p for p in self.folder.iterdir() if p.name != LOCK and not is_part(p)]
+        ):
+            raise RunError(f"{self.folder} is there and holds no verdicts of alora's; give another output=")
+        if self._file is not None and self._file.exists():
+            self._require_same(read_manifest(output), output)
+            self._remove()  # killed before it was removed
+        elif self._file is not None and self.rejected.exists() and not self.folder.exists():
+            raise RunError(f"{self.rejected} is there already; give another output=, or move it away")
+
+    def _require_same(self, manifest: Mapping[str, Any], path: Path) -> None:
+        before = manifest["job"]
+        changed = [
+            change for key in {**before, **self.job} for change in _changes(key, before.get(key), self.job.get(key))
+        ]
+        if changed:
+            text = ", ".join(changed[:5])
+            raise RunError(f"{path} holds verdicts of another job: {text}; give another output=, or remove it")
+
+    def _remove(self) -> None:
+        """Remove the folder of a file; its manifest last, for a folder without one is not recognised as alora's."""
+        for own in (_PARTS, _OWN):
+            remove_own(self.folder, own)
+
+    def read_result(self) -> Mapping[str, Any] | None:
+        """The job's result; None while it is not done, or where a shard of the folder is missing or damaged."""
+        path = self.folder if self._file is None else self._file
+        result = read_manifest(path).get("done") if (path / MANIFEST).exists() or path.is_file() else None
+        if result is None:
+            return None
+        if self._file is None:
+            (self.folder / LOCK).unlink(missing_ok=True)  # of a process that was killed behind the manifest
+            counts = [self._count_whole(shard) for shard in range(self.shards)]
+            return result if None not in counts and self._result(counts) == result else None
+        if self._result([self._count(tables(path, schema(self.policies).names))]) != result:
+            raise RunError(f"{path}: its counts are not those of its verdicts; remove it, and score it again")
+        return result
+
+    def __enter__(self) -> Self:
+        self._lock = alone_in(self.folder, "output=")
+        sweep(self.folder)
+        if not (self.folder / MANIFEST).exists() or read_manifest(self.folder).get("done"):
+            write_json(self.folder / MANIFEST, {"job": self.job})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        (self.folder / LOCK).unlink(missing_ok=True)
+
+    def rows_of(self, shard: int) -> int:
+        """How many rows of the log it is about."""
+        return len(shard_rows(self.job, shard))
+
+    def missing(self) -> Iterator[int]:
+        """The shards to write: those that are missing, or do not hold the verdicts on their rows."""
+        for shard in range(self.shards):
+            if self._count_whole(shard) is None:
+                yield shard
+
+    def _count_whole(self, shard: int) -> Counter[str] | None:
+        """:meth:`_counted` of a shard; None where it is missing or damaged."""
+        try:
+            return self._counted(shard) if self._shard(shard).exists() else None
+        except AloraError as error:
+            _logger.warning("shard %s is scored again: %s", shard, first_line(error))
+            return None
+
+    def write(self, shard: int, rows: Iterable[ScoredRow | RefusedRow]) -> None:
+        """Write one shard, whose rows must be complete; it needs memory for the shard alone."""
+        scored: list[ScoredRow] = []
+        refused: list[RefusedRow] = []
+        for row in rows:
+            (scored if isinstance(row, ScoredRow) else refused).append(row)  # type: ignore[arg-type]
+        if (count := len(scored) + len(refused)) != self.rows_of(shard):
+            raise DataError(f"shard {shard} has {count} rows, not {self.rows_of(shard)}: the rows changed")
+        self._refused(shard).unlink(missing_ok=True)  # of a try that was killed before the shard was whole
+        if refused:
+            lines = (json.dumps(vars(row)) + "\n" for row in sorted(refused, key=lambda row: row.row))
+            write_pieces(self._refused(shard), lines)
+        with whole(self._shard(shard)) as staged:
+            pyarrow.parquet.write_table(_table(scored, schema(self.policies)), staged, compression=_ZIPPED)
+
+    def finish(self) -> Mapping[str, Any]:
+        """Join the shards' files, and return the job's result."""
+        sweep(self.folder)  # what actors left that died
+        done = self._result(map(self._counted, range(self.shards)))
+        refused = [file for file in map(self._refused, range(self.shards)) if file.exists()]
+        if refused:
+            write_pieces(self.rejected, (read_whole(file, _LONGEST) for file in refused))
+        elif self._file is None:
+            self.rejected.unlink(missing_ok=True)  # of shards that were scored again
+        if self._file is None:
+            write_json(self.folder / MANIFEST, {"job": self.job, "done": done})
+        else:
+            self._join(self._file, {"job": self.job, "done": done})
+            self._remove()
+        return done
+
+    def _result(self, of_shards: Iterable[Counter[str] | None]) -> dict[str, Any]:
+        counts = sum(filter(None, of_shards), Counter[str]())
+        flagged = {policy: counts[policy] for policy in self.policies}
+        return {"scored": counts[""], "rejected": self.job["rows"] - counts[""], "flagged": flagged}
+
+    def _join(self, file: Path, manifest: Mapping[str, Any]) -> None:
+        columns = schema(self.policies).with_metadata({METADATA: json.dumps(manifest).encode()})
+        with whole(file) as staged, pyarrow.parquet.ParquetWriter(staged, columns, compression=_ZIPPED) as writer:
+            for shard in range(self.shards):
+                writer.write_table(pyarrow.parquet.read_table(self._shard(shard)).cast(columns))
+
+    def _counted(self, shard: int) -> Counter[str]:
+        """How many rows of a shard each policy flags, and under "" how many rows it has; every value is checked."""
+        rows = shard_rows(self.job, shard)
+        counts = self._count(checked(self._shard(shard), self.job, rows, schema(self.policies).names))
+        file = self._refused(shard)
+        try:
+            lines = read_whole(file, _LONGEST).decode().splitlines() if file.exists() else []
+            refused = {typed(RefusedRow, json.loads(line)).row for line in lines}
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(f"{file} is damaged ({first_line(error)}); {_AGAIN}") from error
+        if counts[""] + len(refused) != len(rows) or not refused <= {*rows}:
+            raise RunError(f"{self._shard(shard)} and {file.name} are not of rows {rows[0]} to {rows[-1]}; {_AGAIN}")
+        return counts
+
+    def _count(self, verdicts: Iterable[pyarrow.Table]) -> Counter[str]:
+        counts = Counter[str]()
+        for table in verdicts:
+            counts[""] += len(table)
+            for policy in self.policies:
+                counts[policy] += sum(table[f"{policy}_flagged"].to_pylist())
+        return counts
+
+    @property
+    def policies(self) -> list[str]:
+        return list(self.job["policies"])
+
+    def _shard(self, number: int) -> Path:
+        return self.folder / shard_name(number)
+
+    def _refused(self, number: int) -> Path:
+        return self.folder / f"rejected-{number:05}.jsonl"
+
+
+def _table(rows: Sequence[ScoredRow], schema: pyarrow.Schema) -> pyarrow.Table:
+    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+    for row in rows:
+        for name in ("row", "id", "time", "prefix_tokens", "truncated"):
+            columns[name].append(getattr(row, name))
+        for verdict in row.verdicts:
+            own = (verdict.probability, verdict.label, verdict.violated, verdict.threshold, verdict.adapter_digest)
+            for field, value in zip(FIELDS, own, strict=True):
+                columns[f"{verdict.policy}_{field}"].append(value)
+    return pyarrow.table(columns, schema=schema)
+
+
+def _changes(name: str, before: Any, now: Any) -> Iterator[str]:
+    """What differs, by the names of the innermost values."""
+    if isinstance(before, dict) and isinstance(now, dict) and before.keys() == now.keys():
+        for key in now:
+            yield from _changes(f"{name}.{key}", before[key], now[key])
+    elif before != now:
+        yield f"{name} ({_short(before)}, now {_short(now)})"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,203 @@
+"""The one measuring loop: every system once before the clock starts, then once a round, in an order drawn for every
+cell and round, every sample kept; and the ratios, where no guard objects (:mod:`~alora.lab.bench.guards`, which also
+judge the A/A run).
+"""
+
+import gc
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+from tqdm.auto import tqdm
+
+from alora.config.schema import BaseSettings, BenchSettings
+from alora.lab.bench import guards
+from alora.lab.bench.intervals import paired_ratio
+from alora.lab.bench.record import AaRun, LoadRecord, Machine
+from alora.lab.bench.trials import AA, Agreement, Cell, Objection, Ratio, Run, Trial
+
+AA_PAIRS = 8  # whole workloads, so that the A/A ratio is not all noise where a cell is short
+Timed = TypeVar("Timed")
+REHEARSAL = -1  # the number of the round that is not timed
+Turn = Callable[[int], Sequence[Run]]  # a system's: from the round's number to one run per stage of the workload
+
+
+class Clock:
+    """Seconds, and a way to wait.
+
+    On a CPU at one thread the seconds are CPU time of this process, which is what a quiet machine's wall would show:
+    vLLM's engine core runs in it too. Waiting then costs nothing: the clock is set forward. Otherwise they are the
+    wall's.
+    """
+
+    def __init__(self, device: torch.device, threads: int = 1) -> None:
+        self.cpu, self._gpu, self._skipped = device.type == "cpu" and threads == 1, device.type == "cuda", 0.0
+
+    @property
+    def name(self) -> str:
+        return "CPU time of the process" if self.cpu else "wall time"
+
+    def now(self) -> float:
+        return self._skipped + (time.process_time() if self.cpu else time.perf_counter())
+
+    def wait_until(self, moment: float) -> None:
+        left = max(moment - self.now(), 0.0)
+        if self.cpu:
+            self._skipped += left
+        else:
+            time.sleep(left)
+
+    def time(self, run: Callable[[], Timed]) -> tuple[Timed, float, float]:
+        """What ``run()`` returns, and its seconds and wall seconds with all that it started on a GPU."""
+        self._finish()
+        wall, start = time.perf_counter(), self.now()
+        returned = run()
+        self._finish()
+        return returned, self.now() - start, time.perf_counter() - wall
+
+    def _finish(self) -> None:
+        if self._gpu:
+            torch.cuda.synchronize()
+
+
+class TimeIsUp(Exception):
+    """The run has lasted as long as it may; what is finished is reported."""
+
+
+class Harness:
+    """Runs turns in rounds. ``cells`` are finished, those ``underway`` are being measured; nothing new is begun after
+    ``deadline`` (of ``time.perf_counter()``).
+    """
+
+    def __init__(self, settings: BenchSettings) -> None:
+        self.settings = settings
+        self.cells: list[Cell] = []
+        self.underway: list[Cell] = []
+        self.finished: Callable[[], None] = lambda: None  # called when more cells are
+        self.deadline = None if settings.limit_s is None else time.perf_counter() + settings.limit_s
+
+    def measure(self, turns: Mapping[str, Turn], stages: Sequence[Cell], cells: int) -> None:
+        """Every system's turn once untimed, so that no batch of its sizes is the first in a timed round; then rounds.
+
+        The A/A ratio is noisier for shorter workloads, so one of fewer ``cells`` runs more rounds.
+        """
+        self.underway = list(stages)
+        rounds = max(self.settings.rounds, -(-AA_PAIRS // cells))
+        orders = draw_orders(list(turns), stages[-1], rounds, self.settings.seed)
+        schedule = [(REHEARSAL, list(turns)), *enumerate(orders)]
+        for number, order in tqdm(schedule, desc=stages[0].name, disable=None, leave=False):  # a bar on a terminal
+            ran = []
+            for position, name in enumerate(order):
+                self.in_time()
+                gc.collect()  # outside the clock, so that no system pays for another's garbage
+                runs = zip(stages, turns[name](number), strict=True)
+                ran += [(cell, Trial(name, number, position, run)) for cell, run in runs]
+            for cell, trial in ran if number != REHEARSAL else ():  # a round counts when every system has run
+                cell.trials.append(trial)
+        self.cells += stages
+        self.underway = []
+        self.finished()
+
+    def in_time(self) -> None:
+        """Go on, or TimeIsUp: ``bench.limit_s`` seconds have passed since the run began."""
+        if self.deadline is not None and time.perf_counter() > self.deadline:
+            raise TimeIsUp(f"the limit of {self.settings.limit_s:g} s was reached (bench.limit_s)")
+
+    def keep_whole_rounds(self) -> None:
+        """What is being measured is finished; two rounds at least make a cell."""
+        self.cells += [cell for cell in self.underway if len({trial.round for trial in cell.trials}) >= 2]
+        self.underway = []
+
+
+def draw_orders(systems: Sequence[str], cell: Cell, rounds: int, seed: int) -> list[list[str]]:
+    """The order of the systems in every round of a cell, drawn from the seed and the cell's name.
+
+    Ours and the A/A run are one system under two names, and whoever runs second may find the machine warmer: they take
+    turns at being first, and a coin says who begins.
+    """
+    generator = random.Random(f"{seed} {cell.workload} {sorted(cell.at.items())}")
+    aa_first, orders = generator.random() < 0.5, []
+    for number in range(rounds):
+        order = list(systems)
+        generator.shuffle(order)
+        if cell.ours and {cell.ours[0], AA} <= set(order):
+            ours, aa = order.index(cell.ours[0]), order.index(AA)
+            if (aa < ours) != (aa_first == (number % 2 == 0)):
+                order[ours], order[aa] = order[aa], order[ours]
+        orders.append(order)
+    return orders
+
+
+@dataclass
+class Context:
+    """What every benchmark gets; the machine's rates are measured once its base is there."""
+
+    settings: BenchSettings
+    base: BaseSettings
+    device: torch.device
+    dtype: torch.dtype
+    scratch: Path
+    clock: Clock
+    harness: Harness
+    machine: Machine = field(default_factory=lambda: Machine({}, 0.0))
+
+
+class Benchmark(Protocol):
+    """What a benchmark knows of its systems beyond their trials: why their seconds may not be used, least seconds of a
+    run, and their verdicts compared with references.
+    """
+
+    def faults(self, cell: Cell, system: str) -> list[Objection]: ...
+    def roofline(self, cell: Cell, system: str) -> float: ...
+    def agreement(self, cell: Cell, system: str) -> list[Agreement]: ...
+
+    def ask(self) -> None:
+        """Ask the references, where there are any, once all is measured."""
+
+    def load(self) -> list[LoadRecord]:
+        """What arrivals have shown."""
+        return []
+
+
+def evaluate(cells: Sequence[Cell], bench: Benchmark) -> tuple[list[Cell], dict[str, AaRun]]:
+    """The cells with their ratios, and the A/A run of every workload."""
+    workloads = dict.fromkeys(cell.workload for cell in cells)
+    aa = {name: AaRun(*guards.aa_ratio([c for c in cells if c.workload == name])) for name in workloads}
+    judged = []
+    for cell in cells:
+        if cell.ours:
+            roofline = {name: bench.roofline(cell, name) for name in cell.systems}
+            agreement = [one for name in cell.systems for one in bench.agreement(cell, name)]
+            cell = replace(cell, roofline=roofline, agreement=agreement)
+            others = [name for name in cell.systems if name not in (*cell.ours, AA)]
+            pairs = [(ours, baseline) for ours in cell.ours for baseline in others]
+            cell = replace(cell, ratios=[_ratio(cell, *pair, bench, aa[cell.workload].refused) for pair in pairs])
+        judged.append(cell)
+    return judged, aa
+
+
+def _ratio(cell: Cell, ours: str, baseline: str, bench: Benchmark, aa: list[Objection]) -> Ratio:
+    """How many times faster ours is than ``baseline``, or why there is no number."""
+    fast, slow = cell.of(ours), cell.of(baseline)
+    refused = guards.unequal_work(fast, slow, baseline)
+    if not fast:
+        return Ratio(ours, baseline, None, refused)
+    refused += guards.missing_rounds(fast, slow, baseline)
+    for name in (ours, baseline):
+        seconds = cell.mean(name, lambda run: run.seconds)
+        refused += [*bench.faults(cell, name), *guards.below_roofline(seconds, cell.roofline[name], name)]
+    refused = list(dict.fromkeys([*refused, *aa]))
+    ratio = None if refused else paired_ratio([t.each for t in slow], [t.each for t in fast])
+    tokens = {name: cell.mean(name, lambda run: run.computed) for name in (ours, baseline)}
+    more, arithmetic = (_times(cell, ours, baseline, value) for value in (tokens, cell.roofline))
+    return Ratio(ours, baseline, ratio, refused, more, arithmetic)
+
+
+def _times(cell: Cell, ours: str, baseline: str, value: Mapping[str, float]) -> float | None:
+    """How many times the value of ours the baseline's is, piece by piece; None where one of them is not known."""
+    mine, theirs = (value[name] / max(1, cell.of(name)[0].run.pieces) for name in (ours, baseline))
+    return round(theirs / mine, 2) if mine and theirs else None

@@ -1,0 +1,189 @@
+"""What this machine could do at best: arithmetic over its measured matmul rate, bytes over its measured bandwidth.
+
+One multiply-add counts two. Counted are the matrix products: the base's linear layers, attention over the pairs of
+positions that see each other, the adapters and the head. Left out are norms, softmax and the rotary embedding, which
+all ways have in the same proportion.
+
+- Backward through a frozen linear layer is one product (the gradient of its input) where forward is one.
+- Attention is two products forward and five backward; through a constant prefix three, because the gradients of its
+  keys and values are not needed.
+- An adapter is one product forward and two backward per factor.
+- The first layer's input is an embedding without gradient, which saves its q, k and v a product.
+- Of the last layer ours runs attention and the MLP on the rows that are read alone: one of a suffix, and of a prefix
+  one in the MLP and none in attention. The full-sequence ways run all of it, as their models come.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from alora.lab.bench.harness import Clock
+from alora.lab.bench.material import BenchBase, Material, adapted
+from alora.lab.bench.record import Machine
+from alora.lab.bench.shapes import BaseShape
+from alora.lab.bench.trials import READS_TEXT
+
+FORWARD, _BACKWARD, _BACKWARD_PREFIX = 2, 5, 3  # products of attention
+_READ_INPUT = ("q_proj", "k_proj", "v_proj")
+_MLP = ("gate_proj", "up_proj", "down_proj")
+_COPIED = 256 * 1024**2  # bytes, several times a last-level cache
+_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class FlopCount:
+    shape: BaseShape
+    rank: int
+    targets: Sequence[str]
+
+    def _products(self, names: Iterable[str]) -> int:
+        """Of one token in these modules of one layer."""
+        return 2 * sum(math.prod(self.shape.linears[name]) for name in names)
+
+    @property
+    def linear(self) -> int:
+        return self.shape.layers * self._products(self.shape.linears)
+
+    @property
+    def adapter(self) -> int:
+        sizes = (sum(self.shape.linears[name]) for name in self.targets)
+        return 2 * self.shape.layers * self.rank * sum(sizes)
+
+    @property
+    def saved(self) -> int:
+        """What backward need not do for one token: the first layer's q, k and v."""
+        return self._products(_READ_INPUT)
+
+    @property
+    def mlp(self) -> int:
+        return self._products(_MLP)
+
+    @property
+    def mlp_adapter(self) -> int:
+        return 2 * self.rank * sum(sum(self.shape.linears[name]) for name in self.targets if name in _MLP)
+
+    def attention(self, seen: int, products: int, layers: int | None = None) -> int:
+        """``products`` matrix products over ``seen`` pairs (query position, key position); of all layers, or some."""
+        layers = self.shape.layers if layers is None else layers
+        return 2 * products * layers * self.shape.heads * self.shape.width * seen
+
+    def _trimmed(self, seen: int, read: int, products: int) -> int:
+        return self.attention(seen, products, self.shape.layers - 1) + self.attention(read, products, 1)
+
+    def head(self, rows: int, tokens: int) -> int:
+        """Forward and backward of the head: logits of ``tokens`` vocabulary entries at ``rows`` positions."""
+        return 4 * rows * tokens * self.shape.hidden
+
+    def full_sequence(self, prefix: int, suffix: int) -> int:
+        """Training one pair over the whole prompt; logits of the vocabulary at its end."""
+        tokens = prefix + suffix
+        layers = tokens * (2 * self.linear - self.saved) + 3 * suffix * self.adapter
+        return layers + self.attention(causal(tokens), FORWARD + _BACKWARD) + self.head(1, self.shape.vocab)
+
+    def prefix(self, prefix: int) -> int:
+        """The shared part: the base's forward over the prefix, without gradient."""
+        return prefix * self.linear - (prefix - 1) * self.mlp + self._trimmed(causal(prefix), 0, FORWARD)
+
+    def trained_suffix(self, prefix: int, suffix: int, labels: int) -> int:
+        """Training one pair behind a prefix that is there already; the floor of a pair when P goes to infinity."""
+        layers = suffix * (2 * self.linear - self.saved) + 3 * suffix * self.adapter
+        layers -= (suffix - 1) * (2 * self.mlp + 3 * self.mlp_adapter)
+        own = self._trimmed(causal(suffix), suffix, FORWARD + _BACKWARD)
+        shared = self._trimmed(suffix * prefix, prefix, FORWARD + _BACKWARD_PREFIX)
+        return layers + own + shared + self.head(1, labels)
+
+    def packed(self, prefix: int, suffix: int, labels: int, policies: int) -> float:
+        """Training one pair of P behind one prefix."""
+        return self.prefix(prefix) / policies + self.trained_suffix(prefix, suffix, labels)
+
+    def lora_prefill(self, prefix: int, suffix: int, cached: int = 0) -> int:
+        """Scoring one standard LoRA, adapted from token 0: the prompt behind ``cached`` tokens, logits at its end."""
+        tokens = prefix + suffix
+        seen = causal(tokens) - causal(cached)
+        forward = (tokens - cached) * (self.linear + self.adapter) + self.attention(seen, FORWARD)
+        return forward + self.head(1, self.shape.vocab) // 2
+
+    def scored_suffix(self, prefix: int, suffix: int, labels: int) -> int:
+        """Scoring one adapter behind a prefix that is there already."""
+        layers = suffix * (self.linear + self.adapter) - (suffix - 1) * (self.mlp + self.mlp_adapter)
+        seen = suffix * prefix + causal(suffix)
+        return layers + self._trimmed(seen, prefix + suffix, FORWARD) + self.head(1, labels) // 2
+
+
+def causal(tokens: int) -> int:
+    """Pairs of positions that see each other."""
+    return tokens * (tokens + 1) // 2
+
+
+def measure_machine(base: BenchBase, clock: Clock) -> Machine:
+    """The best of a few repeats, which is kind to every system: the roofline can only look further away."""
+    device, shape, dtype = base.model.device, base.shape, base.model.dtype
+    tokens = 2048 if device.type == "cpu" else 8192
+    x_TD = torch.randn(tokens, shape.hidden, device=device, dtype=dtype)
+    w_DO = torch.randn(shape.hidden, shape.intermediate, device=device, dtype=dtype)
+    source = torch.empty(_COPIED, dtype=torch.uint8, device=device)
+    target, work = torch.empty_like(source), 2 * tokens * shape.hidden * shape.intermediate
+    rates = {name: work / _best(run, clock) for name, run in multiplications(x_TD, w_DO).items()}
+    return Machine(rates, 2 * _COPIED / _best(lambda: target.copy_(source), clock))
+
+
+def multiplications(x_TD: torch.Tensor, w_DO: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
+    """Every kernel that a system may multiply matrices by: torch's own, and on a CPU oneDNN's, which vLLM calls. On
+    some processors one is twice as fast as the other.
+    """
+    kernels: dict[str, Callable[[], torch.Tensor]] = {"torch": lambda: x_TD @ w_DO}
+    if x_TD.device.type == "cpu" and x_TD.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        x, w = x_TD.to_mkldnn(), w_DO.t().contiguous().to_mkldnn()
+        kernels["onednn"] = lambda: torch.ops.aten.mkldnn_linear(x, w)
+    return kernels
+
+
+def _best(run: Callable[[], object], clock: Clock) -> float:
+    run()
+    return max(min(clock.time(run)[1] for _ in range(_REPEATS)), time.get_clock_info("process_time").resolution)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Least seconds of a burst of one output token."""
+
+    material: Material
+    machine: Machine
+
+    def seconds(self, system: str, tokens: int, policies: int, kept: int = 0, again: bool = False) -> float:
+        """Seconds below which no implementation of this system can come with this arithmetic and these bytes.
+
+        Args:
+            policies: the first ones, each with its own rank, targets and suffix.
+            kept: tokens of the conversation whose keys and values are in a cache already.
+            again: the suffixes are there too, but for their last tokens.
+
+        The base's weights and the adapters' are read once. Keys and values are not counted as bytes: small ones may
+        never leave the processor's cache, and a kernel may read a shared prefix once for all.
+        """
+        bare, read_base = FlopCount(self.material.base.shape, 0, ()), system in READS_TEXT
+        flops = 0
+        if system != "lora":
+            flops = bare.prefix(tokens) - (bare.prefix(kept) if kept else 0)
+        for policy in range(policies):
+            suffix = self.material.suffixes[policy]
+            own = self.material.policy_texts[policy] if read_base else suffix.token_ids
+            tail, count = 1 if again else len(own), bare if read_base else self._count(policy)
+            if system == "lora":
+                flops += count.lora_prefill(tokens, tail, kept)
+            else:
+                flops += count.scored_suffix(tokens, tail, len(suffix.label_token_ids))
+        read = () if read_base else self.material.adapters[:policies]
+        weights = sum(a.numel() + b.numel() for adapter in read for a, b in adapter.tensors.values())
+        bytes_read = (self.material.base.shape.parameters + weights) * self.material.base.model.dtype.itemsize
+        return max(flops / self.machine.flops, bytes_read / self.machine.bytes)
+
+    def _count(self, policy: int) -> FlopCount:
+        """With an adapter; one that leaves some layers out counts as none, which is kind to the system."""
+        shape, adapter = self.material.base.shape, self.material.adapters[policy]
+        targets = adapted(adapter) & set(shape.linears)
+        whole = len(adapter.tensors) >= shape.layers * len(targets)
+        return FlopCount(shape, adapter.spec.rank, tuple(sorted(targets))) if whole else FlopCount(shape, 0, ())

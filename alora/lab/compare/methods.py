@@ -1,0 +1,156 @@
+"""One run of a comparison: a method over all policies, from rows to scores.
+
+The methods that train (aLoRA, on all rows or without the doubtful ones, and standard LoRA) see the same rows in the
+same batches and order, with the same initial A, and stop by the same rule; only where the adapter starts differs, and
+the learning rate where ``compare.lora_learning_rate`` or ``compare.alora_learning_rate`` is given.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter, save_adapter, silent_adapter
+from alora.base.limits import too_long_prompts
+from alora.data.conversation import LabelledConversation
+from alora.data.splits import require_labels
+from alora.errors import ConfigError, DataError, LeftOut
+from alora.evaluation.bag_of_words import fit_bag_of_words, out_of_fold_words
+from alora.evaluation.noise import without_doubtful
+from alora.evaluation.predict import Predictions, held_out_predictions, predict_parts
+from alora.lab.compare.judged import ask_and_score
+from alora.lab.compare.probe import fit_and_score
+from alora.lab.compare.scores import Scores, labelled_for, scores_of
+from alora.lab.compare.task import TRAINED, MethodRun, Task, Workbench
+from alora.policy import Policy
+from alora.prefix.scorer import Scorer
+from alora.prompt.render import Renderer
+from alora.training.examples import examples
+from alora.training.loop import fit
+from alora.training.run_folder import remove_checkpoints
+from alora.training.schedule import loss_curves, still_improving
+
+
+def run_method(bench: Workbench, run: MethodRun, home: Path) -> tuple[dict[str, Scores], dict[str, str]]:
+    """Scores per policy, and per policy without any the reason. ``home`` is the run's own folder."""
+    by_id, failed = bench.task.by_id, LeftOut()
+    if run.arm in TRAINED:
+        scores = _trained(bench, run, home, failed)
+    elif run.arm == "prompt":
+        scores = _prompted(bench, run, failed)
+    elif run.arm == "judge":
+        scores = ask_and_score(bench.task, run, home)
+    else:
+        one = fit_and_score if run.arm == "probe" else _bag
+        scores = failed.each(by_id, lambda name: one(bench, run, by_id[name]))
+    reasons = {name: str(error) for name, error in failed.items()}
+    missing = [name for name in by_id if name not in scores and name not in failed]
+    return scores, reasons | dict.fromkeys(missing, "its loss was not finite; lower the method's learning rate")
+
+
+def _trained(bench: Workbench, run: MethodRun, home: Path, failed: LeftOut) -> dict[str, Scores]:
+    """Train and score every policy's adapter, which is kept below ``home``; one that diverged is not in the result."""
+    task, activated = bench.task, run.arm != "lora"
+    if run.arm == "alora_cleaned":
+        task, left_out = _cleaned(task)
+        failed.update(left_out)
+        if not task.policies:
+            return {}
+        bench = replace(bench, task=task)
+    recipe, splits = task.recipe, task.splits
+    rate = recipe.compare.alora_learning_rate if activated else recipe.compare.lora_learning_rate
+    settings = replace(recipe.training, seed=run.seed or 0, learning_rate=rate or recipe.training.learning_rate)
+    started = time.process_time()
+    parts = (splits.train, splits.validation)
+    rows, held_out = (examples(part, task.policies, bench.renderer, activated) for part in parts)
+    fresh = [new_adapter(_spec(bench, run, policy), bench.base.model, settings.seed) for policy in task.policies]
+    fitted = fit(bench.base, fresh, rows, held_out, settings, home / "checkpoints", store=bench.store)
+    trained = time.process_time()
+    going = [index for index, standing in enumerate(fitted.standings) if standing.dropped is None]
+    adapters = [fitted.adapters[index] for index in going]
+    answers = _ask(bench, bench.renderer, adapters, [task.policies[index] for index in going], run.arm,
+                   splits.validation)  # fmt: skip
+    facts = {
+        "learning_rate": fitted.settings.learning_rate,
+        "epochs": fitted.settings.epochs,
+        "steps": fitted.steps,
+        "training_rows": sum(bool(row.targets) for row in rows),
+        "cpu_seconds_training_all_policies": round(trained - started, 1),
+        "cpu_seconds_scoring_all_policies": round(time.process_time() - trained, 1),
+    }
+    scores = {}
+    for index, adapter, answered in zip(going, adapters, answers, strict=True):
+        policy, standing = task.policies[index], fitted.standings[index]
+        save_adapter(adapter, home / "adapters" / policy.id, bench.base.source)
+        own = {"best_step": standing.best_step, "best_validation_loss": standing.best_loss, "digest": adapter.digest}
+        curves = loss_curves(fitted.history, index, len(fitted.standings))
+        own["still_improving"] = still_improving(curves["validation"]) is not None
+        if (logits := fitted.out_of_fold[index]) is not None:
+            answered = [held_out_predictions(policy, splits.calibration(policy.id), logits), answered[1]]
+        scores[policy.id] = scores_of(run, answered, splits, facts | own)
+    remove_checkpoints(home / "checkpoints")
+    return scores
+
+
+def _cleaned(task: Task) -> tuple[Task, LeftOut]:
+    """``task`` without the labels that look wrong, and without the policies for which that cannot be said."""
+    by_id = task.by_id
+    rows, left_out = without_doubtful(task.policies, task.splits.train)
+    splits = replace(task.splits, train=tuple(rows))
+    few = LeftOut()
+    few.each([name for name in by_id if name not in left_out], lambda name: require_labels(splits, by_id[name]))
+    left_out.update({name: DataError(f"without its doubtful labels, {error}") for name, error in few.items()})
+    going = tuple(policy for policy in task.policies if policy.id not in left_out)
+    return replace(task, policies=going, splits=splits), left_out
+
+
+def _spec(bench: Workbench, run: MethodRun, policy: Policy) -> AdapterSpec:
+    invocation_ids = bench.renderer.suffix(policy).invocation_ids if run.arm != "lora" else None
+    return AdapterSpec.of(bench.task.recipe.adapter, invocation_ids, run.rank)
+
+
+def _prompted(bench: Workbench, run: MethodRun, failed: LeftOut) -> dict[str, Scores]:
+    """The base alone reads conversation, title and the whole rule, whatever ``prompt.instruction`` says.
+
+    Temperature and threshold are fitted on validation rows afterwards, as for every method; a preference for the
+    wrong label stays wrong.
+    """
+    renderer, splits, targets = bench.renderer.with_rule(), bench.task.splits, bench.task.recipe.adapter.targets
+    asked = {policy.id: renderer.suffix(policy) for policy in bench.task.policies}
+    crowded = too_long_prompts(bench.base.model, renderer, [*splits.sample, *splits.test], asked)
+    failed.update({name: ConfigError(f"with its rule, {text}") for name, text in crowded.items()})
+    policies = [policy for policy in bench.task.policies if policy.id not in failed]
+    if not policies:
+        return {}
+    suffixes = [asked[policy.id] for policy in policies]
+    silent = [silent_adapter(bench.base.model, targets, suffix.invocation_ids) for suffix in suffixes]
+    started = time.process_time()
+    answers = _ask(bench, renderer, silent, policies, "rule in the prompt", splits.sample)
+    facts = {"cpu_seconds_scoring_all_policies": round(time.process_time() - started, 1)}
+    return {
+        policy.id: scores_of(run, answered, splits, facts | {"suffix_tokens": len(suffix.token_ids)})
+        for policy, suffix, answered in zip(policies, suffixes, answers, strict=True)
+    }
+
+
+def _bag(bench: Workbench, run: MethodRun, policy: Policy) -> Scores:
+    splits = bench.task.splits
+    bag, known = fit_bag_of_words(policy, splits.train), splits.calibration(policy.id)
+    folded = policy.id in splits.folded
+    answered = [out_of_fold_words(policy, known) if folded else bag.predict(known), bag.predict(splits.test)]
+    return scores_of(run, answered, splits, {"training_rows": len(labelled_for(policy, splits.train))})
+
+
+def _ask(
+    bench: Workbench,
+    renderer: Renderer,
+    adapters: Sequence[AdapterWeights],
+    policies: Sequence[Policy],
+    name: str,
+    known: Sequence[LabelledConversation],
+) -> list[list[Predictions]]:
+    """Per policy its adapter's predictions on the rows to calibrate by, and on the test rows."""
+    parts = {"validation": known, "test": bench.task.splits.test}
+    suffixes = [renderer.suffix(policy) for policy in policies]
+    with Scorer(bench.base, adapters, store=bench.store) as scorer:
+        return predict_parts(scorer, renderer, policies, suffixes, parts, name)

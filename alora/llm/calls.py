@@ -1,0 +1,137 @@
+"""Requests that are answered once: every answer is kept in ``calls.jsonl``, and what it cost counts towards the budget.
+
+A run that was killed and called again reads the answers that it has and asks for the others. A request that failed or
+was refused is not kept, so the next call asks again; a filtered one is kept.
+"""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from alora.config.schema import GenerateSettings, JudgeSettings
+from alora.errors import ConfigError, RunError
+from alora.llm.answers import Answers
+from alora.llm.client import FAILURES_IN_A_ROW, JudgeClient, JudgeUsage, NoAnswer
+from alora.typed import typed
+
+Said = TypeVar("Said")
+_ASK_AGAIN = (NoAnswer.FAILED, NoAnswer.REFUSED)
+
+
+class BudgetSpent(Exception):
+    """``generate.max_calls`` or ``generate.max_cost`` is reached, or :meth:`Calls.stop` was called."""
+
+
+@dataclass(frozen=True)
+class Reply(Generic[Said]):
+    """What was read from an answer, the key of its line in ``calls.jsonl``, and what it took."""
+
+    said: Said | None  # None: it cannot be read, or there is none
+    key: str
+    usage: JudgeUsage
+    failed: bool = False  # or refused: the next call asks again
+
+
+class Calls(JudgeClient):
+    """Asks one model, within a budget. Safe to share between threads.
+
+    ``max_calls`` is exact. ``max_cost`` is checked before each request, so requests that are under way at the limit
+    (``judge.concurrency`` at most) are paid on top.
+    """
+
+    def __init__(self, file: Path, settings: GenerateSettings, judge: JudgeSettings, pause: float = 1.0) -> None:
+        super().__init__(judge, pause)
+        self._limits = settings
+        self._answers = Answers(file, lambda kept: (typed(str | None, kept["text"]), JudgeUsage(**kept["usage"])))
+        self._before = self._answers.usage
+        self._begun = self._before.requests
+        self._here = threading.local()  # spent: by the question that this thread asks
+        self._asking: dict[str, threading.Lock] = {}  # by key: what two threads ask at once is asked once
+        self._failed_in_a_row = 0
+        self._stopped = False
+
+    @property
+    def total(self) -> JudgeUsage:
+        """All calls of this folder, earlier runs included."""
+        return self._before + self.usage
+
+    @property
+    def cost(self) -> float:
+        """Of all calls; 0 without prices."""
+        return self.total.cost(self._settings)
+
+    def stop(self) -> None:
+        """Send nothing from now on; what is under way is still answered and kept."""
+        self._stopped = True
+
+    def question(
+        self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
+    ) -> Reply[Said]:
+        """The answer as ``read`` returns it."""
+        asked = [self._settings.model, list(request), options]  # without the URL: a local server's port may change
+        key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        with self._asking.setdefault(key, threading.Lock()):
+            known = self._answers.known.get(key)
+            return self._ask(key, request, read, options) if known is None else Reply(read(known[0]), key, known[1])
+
+    def _ask(
+        self,
+        key: str,
+        request: Sequence[dict[str, str]],
+        read: Callable[[str | None], Said | None],
+        options: Mapping[str, Any],
+    ) -> Reply[Said]:
+        heard: list[str | None] = []
+
+        def keep(text: str | None) -> Said | None:
+            heard.append(text)
+            return read(text)
+
+        self._here.spent = JudgeUsage()
+        answer = NoAnswer.FAILED
+        try:
+            answer = self.complete(request, keep, **options)
+        finally:
+            spent: JudgeUsage = self._here.spent
+            if answer not in _ASK_AGAIN:
+                text = heard[-1] if heard else None
+                self._answers.add(key, (text, spent), text=text, usage=asdict(spent))
+            elif spent.requests:
+                self._answers.add_usage(spent)
+        self._wear(answer)
+        counted = spent.input_tokens and (spent.output_tokens or not (heard and heard[-1]))
+        if heard and self._limits.max_cost is not None and not counted:
+            raise ConfigError(
+                f"{self.named}: its answers do not say how many tokens they took (usage), so generate.max_cost "
+                "cannot hold; set generate.max_calls in its place"
+            )
+        return Reply(None if isinstance(answer, NoAnswer) else answer, key, spent, answer in _ASK_AGAIN)
+
+    def _count(self, **more: int) -> None:
+        super()._count(**more)
+        self._here.spent += JudgeUsage(**more)
+
+    def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
+        with self._lock:
+            if self._stopped:
+                raise BudgetSpent("stopped")
+            most_calls, most_cost = self._limits.max_calls, self._limits.max_cost
+            if most_calls is not None and self._begun >= most_calls:
+                raise BudgetSpent(f"generate.max_calls={most_calls}")
+            if most_cost is not None and self.cost >= most_cost:
+                raise BudgetSpent(f"generate.max_cost={most_cost:g}")
+            self._begun += 1
+        return super()._complete(request, options)
+
+    def _wear(self, answer: object) -> None:
+        self._failed_in_a_row = self._failed_in_a_row + 1 if answer in _ASK_AGAIN else 0
+        if self._failed_in_a_row >= FAILURES_IN_A_ROW:
+            said = f"it says {self.refusal}" if self.refusal else "see whether it is up"
+            raise RunError(
+                f"{self.named}: the last {FAILURES_IN_A_ROW} requests failed; {said}; "
+                "then give the same command again: what was answered is kept"
+            )

@@ -1,0 +1,155 @@
+"""``alora bench training`` from the command line, at toy sizes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from alora.cli import main
+from alora.config.schema import SHAPES as KNOWN_SHAPES
+from alora.config.schema import BaseSettings, BenchSettings
+from alora.lab.bench.bench_report import ratio_text
+from alora.lab.bench.record import load_record
+from alora.lab.bench.run import run_bench
+from alora.lab.bench.shapes import SHAPES
+from alora.lab.bench.trials import AA, FULL_SEQUENCE
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    command = ["bench", "training", "bench=quick", "bench.shape=toy", "bench.prefixes=[48]", "bench.policies=[1,3]"]
+    code = main([*command, f"output={folder}"])
+    return code, load_record(folder), (folder / "bench.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["latency.png", "speed_up.png", "open_loop.png", "bench.md"])
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_users_file_of_the_name_of_a_plot_stays(tmp_path, capsys, name, linked):
+    mine, folder = tmp_path / "mine", tmp_path / "out"
+    folder.mkdir()
+    mine.write_text("mine")
+    (folder / name).symlink_to(mine) if linked else (folder / name).write_text("mine")
+    assert main(["bench", "training", "bench=quick", "bench.shape=toy", f"output={folder}"]) == 2
+    assert f"{name} is there and is not a report of alora's" in capsys.readouterr().err
+    assert (folder / name).read_text() == "mine"
+
+
+def test_every_system_is_measured_and_every_sample_kept(report):
+    _, record, _ = report
+    cell, own = record.cells
+    baselines = [*FULL_SEQUENCE, "trl"]
+    assert (own.workload, own.systems) == ("own_rows", ["packed P=3", *baselines, AA])
+    assert [own.of(name)[0].run.pieces for name in own.systems] == [24, 1, 8, 1, 8, 1, 24]
+    systems = ["packed P=1", "packed P=3", *baselines, AA]
+    assert cell.systems == systems
+    assert {name: [trial.round for trial in cell.of(name)] for name in systems} == {
+        name: [*range(8)] for name in systems
+    }
+    assert [cell.of(name)[0].run.pieces for name in systems] == [8, 24, 1, 8, 1, 8, 1, 8]
+    assert cell.of("packed P=3")[0].run.computed == 8 * (48 + 3 * 12)
+    assert own.of("packed P=3")[0].run.computed == 24 * (48 + 12)
+
+
+def test_what_is_printed_in_bold_is_over_the_fastest_of_the_four(report):
+    _, record, _ = report
+    for cell in record.cells:
+        heads = [ratio for ratio in cell.ratios if cell.is_headline(ratio)]
+        fastest = min(FULL_SEQUENCE, key=lambda name: cell.each_ms(name).value)
+        assert [(one.ours, one.baseline) for one in heads] == [(name, fastest) for name in cell.ours]
+        for ratio in cell.ratios:
+            assert ("**" in ratio_text(cell, ratio)) == (ratio in heads and ratio.ratio is not None)
+
+
+def test_launches_stand_next_to_the_times(report):
+    """On a base of a few layers and few numbers: what PEFT launches does not depend on the batch."""
+    _, record, _ = report
+    for cell in record.cells:
+        assert set(cell.launches) == {*cell.ours, *FULL_SEQUENCE}
+        found = {name: one.launches for name, one in cell.launches.items()}
+        assert found["peft"] == found["peft_batch"] > found["peft_lora"] == found["peft_lora_batch"] > 100
+        assert all(found[name] > 0 for name in cell.ours)
+
+
+def test_the_baselines_agree_with_ours_on_the_very_workload(report):
+    _, record, _ = report
+    for cell in record.cells:
+        found = {one.system: one.worst for one in cell.agreement}
+        assert set(found) == {*FULL_SEQUENCE, "trl"}
+        assert all(worst <= 1e-4 for worst in found.values())
+
+
+def test_order_is_shuffled_and_interleaved(report):
+    _, record, _ = report
+    orders = {}
+    for trial in sorted(record.cells[0].trials, key=lambda trial: (trial.round, trial.position)):
+        orders.setdefault(trial.round, []).append(trial.system)
+    assert len({tuple(order) for order in orders.values()}) > 1
+    assert all(set(order) == set(orders[0]) for order in orders.values())
+
+
+def test_a_record_says_what_it_was_measured_on_and_by_what(report):
+    code, record, text = report
+    environment = record.environment
+    assert {"torch", "processor", "cpu flags", "command", "alora"} <= environment.keys()
+    assert record.base.fingerprint == {"weights": "random, seed 0, shape toy"}
+    assert record.machine.flops == max(record.machine.kernels.values()) > 0
+    assert environment["torch"] in text
+    assert environment["processor"] in text
+    assert all(f" | {name} | " in text for name in ("peft", "trl"))
+    assert code == int(bool(record.faults())) == int("## Withheld" in text)
+    refused = {one.code for ratio in record.cells[0].ratios for one in ratio.refused}
+    assert refused <= {"BIASED_AA", "NOISY_AA"}  # the machine's
+
+
+def test_a_base_in_four_bits():
+    """TRL casts adapters of a 4-bit base to bfloat16, which the guard tells from rounding."""
+    settings = BenchSettings(
+        workload="training", shape="mini", prefixes=[40], suffix=8, policies=[1], rounds=2, rank=4, own_rows=0
+    )
+    plain, packed = (
+        run_bench(replace(settings, baselines=names), base, torch.device("cpu"), torch.float32)
+        for names, base in ((["peft"], BaseSettings()), (["peft", "trl"], BaseSettings(quantization="nf4")))
+    )
+    assert (plain.base.quantization, packed.base.quantization) == ("none", "nf4")
+    assert packed.base.mib < 0.6 * plain.base.mib  # the embedding, half of it here, is not packed
+    worst = {one.system: one.worst for one in packed.cells[0].agreement}
+    assert worst["peft"] <= 1e-4 < worst["trl"]
+    assert "UNEQUAL_GRADIENTS" in [one.code for one in packed.cells[0].ratio("trl").refused]
+
+
+def test_every_shape_of_the_schema_exists():
+    assert tuple(SHAPES) == KNOWN_SHAPES
+    assert BenchSettings().shape in SHAPES
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("bench.policies=[]", "bench.policies"),
+        ("bench.suffix=3", "bench.suffix"),
+        ("bench.baselines=[unsloth]", "bench.baselines"),
+        ("bench.shape=70b", "bench.shape"),
+        ("bench.targets=[]", "bench.targets"),
+        ("bench.serving.systems=[sglang]", "bench.serving.systems"),
+        ("bench.serving.workloads=[pipeline]", "bench.serving.workloads"),
+        ("bench.serving.populations=[0]", "bench.serving.populations"),
+    ],
+)
+def test_impossible_settings_are_refused_before_anything_runs(override, part, capsys):
+    assert main(["bench", "training", override]) == 2
+    assert part in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", ["quick", "cpu", "cpu_open_loop", "gpu", "guard"])
+def test_every_group_composes(group, capsys):
+    assert main(["bench", "serving", f"bench={group}", "--cfg", "job"]) == 0
+    assert "workload: serving" in capsys.readouterr().out
+
+
+def test_json_is_what_is_written(tmp_path, capsys, monkeypatch, report):
+    _, record, _ = report
+    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: record)
+    main(["bench", "training", f"output={tmp_path}", "json=true"])
+    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "bench.json").read_text())

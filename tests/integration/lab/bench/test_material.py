@@ -1,0 +1,126 @@
+"""What the serving benchmark loads: every aLoRA and its twin, a standard LoRA of the very same weights."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from alora.adapter.folder import load_adapter
+from alora.config.schema import BaseSettings, BenchSettings
+from alora.errors import ConfigError
+from alora.lab.bench.harness import Clock
+from alora.lab.bench.material import adapter_spec, bench_base, random_adapter, random_material
+from alora.lab.bench.shapes import SHAPES, random_base, shape_of
+from alora.lab.bench.systems import PeftLora
+from tests.toy_recipe import toy_base_folder
+
+CPU = torch.device("cpu")
+
+
+def made_of(settings, tmp_path, count=2):
+    return random_material(settings, bench_base(settings, BaseSettings(), CPU, torch.float32), count, tmp_path)
+
+
+def test_a_twin_is_the_same_weights_without_an_activation(tmp_path):
+    made = made_of(BenchSettings(shape="toy", rank=4), tmp_path)
+    for policy, (activated, plain) in enumerate(zip(made.folders["alora"], made.folders["lora"], strict=True)):
+        one, other = load_adapter(activated), load_adapter(plain)
+        assert (one.spec, other.spec) == (made.adapters[policy].spec, made.twin(policy).spec)
+        assert one.spec.activated
+        assert not other.spec.activated
+        for name, (a_RD, b_OR) in made.adapters[policy].tensors.items():
+            for read in (one.tensors[name], other.tensors[name]):
+                assert torch.equal(read[0], a_RD)
+                assert torch.equal(read[1], b_OR)
+    first, second = (load_adapter(folder).tensors for folder in made.folders["alora"])
+    assert all(not torch.equal(first[name][1], second[name][1]) for name in first)  # distinct ones
+
+
+@pytest.mark.parametrize(
+    "how", [{"rank": 8}, {"alpha": 1.0}, {"targets": ("q_proj",)}, {"targets": ("down_proj", "q_proj", "v_proj")}]
+)
+def test_peft_s_lora_answers_for_every_adapter_alone_and_behind_another_kind(how, tmp_path):
+    """The fault: one PEFT model of the first adapter's rank, targets and scaling was made to answer for all."""
+    made = made_of(BenchSettings(shape="toy", rank=4, targets=["q_proj", "v_proj"]), tmp_path)
+    other = random_adapter(replace(made.adapters[0].spec, **how), made.base.model, 99, 0.5)
+    made = replace(made, adapters=(made.adapters[0], other))
+    prefix, clock = made.conversation(40, 3), Clock(CPU)
+    alone = [PeftLora(made, clock).run(prefix, [policy]).results[0].scores for policy in (0, 1)]
+    both = PeftLora(made, clock).run(prefix, [0, 1, 0]).results
+    assert [answer.scores for answer in both] == [*alone, alone[0]]
+
+
+@pytest.mark.parametrize("name", ["mini", "toy"])
+def test_a_shape_is_what_its_model_says(name):
+    assert shape_of(random_base(SHAPES[name], CPU, torch.float32, 0).config) == SHAPES[name]
+
+
+def test_a_llama_shape_has_no_norms_on_queries():
+    llama = replace(SHAPES["toy"], family="llama")
+    model = random_base(llama, CPU, torch.float32, 0)
+    assert shape_of(model.config) == llama
+    assert not [name for name, _ in model.named_parameters() if "q_norm" in name]
+    assert SHAPES["smollm2"].family == "llama"
+
+
+def saved_and_loaded(model, dtype, folder):
+    model.save_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+
+def same_model(one, other):
+    """Equal dtypes of all buffers, and equal bits of 700 tokens' logits."""
+    ids_BT = torch.randint(20, 199, (1, 700), generator=torch.Generator().manual_seed(0))
+    kinds = [{name: buffer.dtype for name, buffer in model.named_buffers()} for model in (one, other)]
+    with torch.no_grad():
+        return kinds[0] == kinds[1], torch.equal(one(input_ids=ids_BT).logits, other(input_ids=ids_BT).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_a_random_base_is_the_model_that_is_loaded_from_its_folder(family, dtype, tmp_path):
+    """The fault: a cast rounded the rotary frequencies too, and PEFT ran another model than vLLM."""
+    shape = replace(SHAPES["toy"], family=family)
+    base = random_base(shape, CPU, dtype, 0)
+    assert base.dtype == dtype
+    assert same_model(base, saved_and_loaded(base, dtype, tmp_path / "base")) == (True, True)
+    assert same_model(copy.deepcopy(base), base) == (True, True)  # PEFT's copies
+    drawn = random_base(shape, CPU, torch.float32, 0)
+    cast = copy.deepcopy(drawn).to(dtype=dtype)
+    wrong = dtype != torch.float32
+    assert same_model(cast, saved_and_loaded(cast, dtype, tmp_path / "cast")) == (not wrong, not wrong)
+
+
+def test_the_draws_of_a_float32_base_follow_from_its_seed_alone():
+    base = random_base(SHAPES["toy"], CPU, torch.float32, 3)
+    torch.manual_seed(3)
+    wanted = AutoModelForCausalLM.from_config(base.config).state_dict()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in base.state_dict().items())
+    other = random_base(SHAPES["toy"], CPU, torch.float32, 4).state_dict()
+    assert any(not torch.equal(tensor, wanted[name]) for name, tensor in other.items())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_shape_counts_the_parameters_of_its_model(tied):
+    shape = replace(SHAPES["mini"], tied=tied, vocab=9999)
+    model = random_base(shape, CPU, torch.float32, 0)
+    assert shape_of(model.config) == shape
+    assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(shape.parameters, rel=1e-3)
+
+
+def test_a_target_that_the_base_does_not_have_is_refused():
+    with pytest.raises(ConfigError, match=r"bench.targets: self_attn.q_proj is none of q_proj"):
+        adapter_spec(BenchSettings(targets=["self_attn.q_proj", "o_proj"]), SHAPES["toy"])
+
+
+def test_real_weights_are_measured_with_their_fingerprint(tmp_path):
+    source = str(toy_base_folder(tmp_path / "base"))
+    base = bench_base(BenchSettings(), BaseSettings(source=source), CPU, torch.float32)
+    assert (base.name, base.folder) == (source, source)
+    assert len(base.fingerprint["weights"]) == 64
+    assert base.fingerprint["tokenizer"]
+    assert base.record("none").parameters == base.shape.parameters > 0
+    made = bench_base(BenchSettings(shape="toy", seed=3), BaseSettings(), CPU, torch.float32)
+    assert made.fingerprint["weights"] == "random, seed 3, shape toy"

@@ -1,0 +1,168 @@
+"""``bench.serving.engine=scorer``: the packed scorer against PEFT's LoRA, where there is no vLLM."""
+
+import sys
+
+import pytest
+import torch
+
+from alora.cli import main
+from alora.lab.bench.harness import Harness, TimeIsUp
+from alora.lab.bench.record import UNFINISHED, load_record
+from alora.lab.bench.trials import AA
+from alora.prefix.scorer import Scorer
+
+COMMAND = [
+    "bench", "serving", "bench=quick", "bench.serving.engine=scorer", "bench.prefixes=[96]", "bench.policies=[1,3]",
+    "bench.serving.turns=2",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scorer")
+    code = main([*COMMAND, f"output={folder}"])
+    return code, load_record(folder), folder
+
+
+def test_the_scorer_is_ours_and_what_needs_an_engine_is_left_out(run):
+    _, record, _ = run
+    assert record.engine == {"name": "scorer"}
+    assert {cell.workload for cell in record.cells} == {"grid", "conversation"}
+    assert all(cell.systems == ["packed", "lora", AA] for cell in record.cells)
+    assert {ratio.ours for cell in record.cells for ratio in cell.ratios} == {"packed"}
+    assert record.load == []
+
+
+def test_it_computes_the_conversation_once_and_lora_once_per_policy(run):
+    _, record, _ = run
+    cell = next(one for one in record.cells if one.workload == "grid" and one.at["policies"] == 3)
+    assert cell.of("packed")[0].run.computed == 96 + 3 * 12
+    assert cell.of("lora")[0].run.computed == 3 * (96 + 12)
+    assert cell.ratio("lora").tokens == pytest.approx(3 * 108 / 132, abs=0.01)
+
+
+def test_both_answer_as_peft_does(run):
+    _, record, _ = run
+    for cell in record.cells:
+        against = {(one.system, one.against) for one in cell.agreement}
+        assert against >= {("packed", "PEFT's aLoRA"), (AA, "PEFT's aLoRA"), ("lora", "PEFT's LoRA")}
+        assert all(one.worst <= record.tolerance and one.checked for one in cell.agreement)
+
+
+def test_the_exit_code_tells_of_withheld_ratios(run):
+    code, record, folder = run
+    refused = [one.code for cell in record.cells for ratio in cell.ratios for one in ratio.refused]
+    assert code == int(bool(refused))
+    assert set(refused) <= {"BIASED_AA", "NOISY_AA"}  # the machine's; no system here has a cache to lose
+    assert "Engine: name scorer." in (folder / "bench.md").read_text()
+
+
+def test_suffixes_that_were_not_run_are_found(monkeypatch, tmp_path):
+    """The scorer answers the first and the last, and says so for all."""
+    stock = Scorer.label_logits
+
+    def few(self, prefix, suffixes):
+        first, last = stock(self, prefix, [suffixes[0], suffixes[-1]], [0, len(suffixes) - 1])
+        return [first] * (len(suffixes) - 1) + [last]
+
+    monkeypatch.setattr(Scorer, "label_logits", few)
+    main([*COMMAND, "bench.policies=[4]", "bench.serving.workloads=[grid]", f"output={tmp_path}"])
+    assert "UNEQUAL_VERDICTS" in [one.code for one in load_record(tmp_path).cells[0].ratios[0].refused]
+
+
+def test_wrong_logits_are_found(monkeypatch, tmp_path):
+    stock = Scorer.label_logits
+    monkeypatch.setattr(Scorer, "label_logits", lambda *args: [1.2 * row for row in stock(*args)])
+    main([*COMMAND, "bench.serving.workloads=[grid]", f"output={tmp_path}"])
+    refused = [[one.code for one in cell.ratios[0].refused] for cell in load_record(tmp_path).cells]
+    assert all("UNEQUAL_VERDICTS" in codes for codes in refused)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: pytest.fail("it was measured first"))
+    (tmp_path / "file").touch()
+    assert main([*COMMAND, f"output={tmp_path / 'file'}"]) == 2
+    assert "File exists" in capsys.readouterr().err
+
+
+def test_a_disk_that_became_full_does_not_take_the_figures_with_it(run, tmp_path, monkeypatch, capsys):
+    _, record, _ = run
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: record)
+    monkeypatch.setattr("alora.commands.bench.write_text", full)
+    assert main([*COMMAND, f"output={tmp_path}"]) == 2
+    told = capsys.readouterr()
+    assert "## grid" in told.out
+    assert "No space left on device" in told.err
+
+
+def test_a_run_that_is_out_of_time_reports_what_it_finished(tmp_path, monkeypatch, capsys):
+    """The clock jumps once the first cell stands; a limit that nothing fits into is the user's mistake."""
+    stock = Harness.in_time
+
+    def jump(self):
+        self.deadline = 0.0 if self.cells else self.deadline
+        stock(self)
+
+    monkeypatch.setattr(Harness, "in_time", jump)
+    assert main([*COMMAND, "bench.limit_s=500", f"output={tmp_path / 'some'}"]) == 1
+    record = load_record(tmp_path / "some")
+    assert len(record.cells) == 1
+    assert record.cells[0].agreement
+    assert record.stopped == "the limit of 500 s was reached (bench.limit_s)"
+    assert f"Stopped before its end** ({record.stopped})" in (tmp_path / "some" / "bench.md").read_text()
+    assert "the report holds what was finished before" in capsys.readouterr().err
+    assert main([*COMMAND, "bench.limit_s=0.001", f"output={tmp_path / 'none'}"]) == 2
+    assert "before anything was finished" in capsys.readouterr().err
+    assert not list((tmp_path / "none").iterdir())
+
+
+def test_a_run_that_is_killed_leaves_the_cells_that_were_finished(tmp_path, monkeypatch):
+    def kill(self):
+        if self.cells:
+            raise SystemExit(9)  # the run itself catches no such thing
+
+    monkeypatch.setattr(Harness, "in_time", kill)
+    assert main([*COMMAND, "bench.serving.workloads=[grid]", f"output={tmp_path}"]) == 9
+    record = load_record(tmp_path)
+    assert (len(record.cells), record.stopped) == (1, UNFINISHED)
+    assert [one.code for one in record.cells[0].ratios[0].refused if one.code == "NOT_COMPARED"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_references_that_cannot_be_asked_take_no_figure_with_them(late, tmp_path, monkeypatch):
+    def full(*args):
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr("alora.lab.bench.serving.ask_references", full)
+    if late:
+        monkeypatch.setattr(Harness, "in_time", lambda self: _raise(TimeIsUp("the limit")) if self.cells else None)
+    assert main([*COMMAND, "bench.serving.workloads=[grid]", f"output={tmp_path}"]) == 1
+    record = load_record(tmp_path)
+    assert record.stopped == ("the limit; then " if late else "") + "RuntimeError: CUDA out of memory"
+    ratios = [ratio for cell in record.cells for ratio in cell.ratios]
+    assert ratios
+    assert all("NOT_COMPARED" in [one.code for one in ratio.refused] for ratio in ratios)
+
+
+def _raise(error):
+    raise error
+
+
+def test_a_benchmark_for_a_gpu_is_refused_without_one(monkeypatch, capsys, tmp_path):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: asked.append(args) or sys.exit(7))
+    assert main(["bench", "serving", "bench=gpu", f"output={tmp_path / 'out'}"]) == 2
+    assert "bench.needs_gpu" in capsys.readouterr().err
+    assert (asked, list(tmp_path.iterdir())) == ([], [])
+    assert main(["bench", "serving", "bench=gpu", "base.device=cpu", f"output={tmp_path / 'out'}"]) == 7
+    assert asked[0][2].type == "cpu"
+
+
+def test_workloads_that_all_need_an_engine_are_refused(capsys):
+    assert main([*COMMAND, "bench.serving.workloads=[warm,open_loop]"]) == 2
+    assert "all need vLLM" in capsys.readouterr().err

@@ -1,0 +1,288 @@
+"""Training's guards, through the whole benchmark: a fault planted in a system withholds its ratio."""
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from alora.adapter.folder import AdapterSpec
+from alora.config.schema import BaseSettings, BenchSettings
+from alora.lab.bench import harness
+from alora.lab.bench.guards import GRADIENT_TOLERANCE, unequal_work
+from alora.lab.bench.harness import Clock
+from alora.lab.bench.material import INVOCATION, random_adapter
+from alora.lab.bench.pairs import draw_batch, over_vocabulary, pairs_of, some_pairs
+from alora.lab.bench.record import record_json
+from alora.lab.bench.reference import peft_model
+from alora.lab.bench.run import run_bench
+from alora.lab.bench.shapes import SHAPES, random_base
+from alora.lab.bench.trainers import (
+    BATCH,
+    PackedTrainer,
+    PeftTrainer,
+    TrlTrainer,
+    difference,
+)
+from alora.lab.bench.trials import AA, Result, Run, Trial
+from alora.training.trainer import SharedPrefixTrainer
+
+SHAPE = SHAPES["toy"]
+PREFIX, SUFFIX, POLICIES = 40, 9, 5
+TOLERANCE = GRADIENT_TOLERANCE[False]
+SETTINGS = BenchSettings(
+    workload="training", shape="toy", prefixes=[PREFIX], suffix=SUFFIX, policies=[1, POLICIES], baselines=["peft"],
+    rounds=2, rank=4, own_rows=0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """One second a step, whatever it took; the A/A run's may be set to another. The order is that of the turns."""
+    times, stock = {}, harness.Harness.measure
+
+    def measure(self, turns, stages, cells):
+        stock(self, turns, stages, 4)
+        for cell in stages:
+            cell.trials[:] = [
+                replace(trial, run=replace(trial.run, seconds=times.get(trial.system, 1.0))) for trial in cell.trials
+            ]
+
+    monkeypatch.setattr(harness.Harness, "measure", measure)
+    return times
+
+
+def refused():
+    """By number of policies: the codes of what was refused."""
+    record = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32)
+    (cell,) = record.cells
+    assert json.loads(record_json(record))["cells"][0]["ratios"]  # a fault must not keep the run from being written
+    assert all((ratio.ratio is None) == bool(ratio.refused) for ratio in cell.ratios)
+    return {int(ratio.ours.partition("=")[2]): [one.code for one in ratio.refused] for ratio in cell.ratios}
+
+
+def test_sound_systems_get_their_ratios(told):
+    (cell,) = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32).cells
+    assert [(one.ours, one.ratio.value, one.refused) for one in cell.ratios] == [
+        ("packed P=1", BATCH, []), (f"packed P={POLICIES}", BATCH * POLICIES, []),
+    ]  # fmt: skip
+    assert all(one.arithmetic > 1 for one in cell.ratios)
+    assert cell.agreement[0].worst <= TOLERANCE
+
+
+def test_a_step_that_runs_the_first_and_the_last_policy_alone(told, monkeypatch):
+    """Both are what gradients are compared of."""
+
+    def step(self):
+        batch = self.batch
+        some = [at for at, pair in enumerate(batch.pairs) if pair.policy in (0, batch.pairs[-1].policy)]
+        parts = {name: tuple(getattr(batch, name)[at] for at in some) for name in ("pairs", "labels", "weights")}
+        self._trainer.training_step(self._model, {"batch": replace(batch, **parts)})
+
+    monkeypatch.setattr(PackedTrainer, "step", step)
+    assert refused() == {1: [], POLICIES: ["UNEQUAL_WORK", "NO_GRADIENT"]}
+
+
+def test_a_timed_step_that_runs_less_than_the_compared_one(told, monkeypatch):
+    stock, calls = PackedTrainer.step, {}
+
+    def step(self):
+        calls[id(self)] = calls.get(id(self), 0) + 1
+        if calls[id(self)] == 1:
+            return stock(self)
+        few = copy.copy(self)
+        few.batch = some_pairs(self.batch, pairs_of(self.batch, 0))
+        return stock(few)
+
+    monkeypatch.setattr(PackedTrainer, "step", step)
+    assert refused() == {1: [], POLICIES: ["UNEQUAL_WORK"]}
+
+
+@pytest.mark.parametrize("factor", [0.0, float("nan")])
+def test_a_policy_between_whose_gradient_is_lost(told, monkeypatch, factor):
+    """All pairs run and all losses are right, but one in the middle trains nothing, or nonsense."""
+    stock = SharedPrefixTrainer._answers
+
+    def answers(self, batch, part):
+        found = stock(self, batch, part)
+        if found.logits_nL.requires_grad:
+            scale_n = found.logits_nL.new_tensor([factor if batch.pairs[at].policy == 2 else 1.0 for at in part])
+            found.logits_nL.register_hook(lambda grad_nL: grad_nL * scale_n[:, None])
+        return found
+
+    monkeypatch.setattr(SharedPrefixTrainer, "_answers", answers)
+    assert refused() == {1: [], POLICIES: ["NO_GRADIENT"]}
+
+
+def test_a_baseline_that_computes_something_else(told, monkeypatch):
+    stock = PeftTrainer.train_policy
+
+    def late(self, adapter, policy):
+        stock(self, adapter, policy)
+        self._inputs["alora_offsets"] = [self._inputs["alora_offsets"][0] - 1]
+
+    monkeypatch.setattr(PeftTrainer, "train_policy", late)
+    assert refused() == {1: ["UNEQUAL_GRADIENTS"], POLICIES: ["UNEQUAL_GRADIENTS"]}
+
+
+@pytest.mark.parametrize("name", ["peft_batch", "peft_lora", "peft_lora_batch"])
+@pytest.mark.parametrize("fault", [False, True])
+def test_every_baseline_is_compared_and_a_wrong_one_is_found(told, monkeypatch, name, fault):
+    """The fault: another answer in the last row of a batch. Rows of some policies each are compared the same way."""
+    stock = PeftTrainer._take
+
+    def take(self, chosen):
+        stock(self, chosen)
+        self._labels[-1] = 1 - self._labels[-1]
+
+    if fault:
+        monkeypatch.setattr(PeftTrainer, "_take", take)
+        monkeypatch.setattr(PeftTrainer, "pieces", lambda self, all_of=PeftTrainer.pieces: right(self, all_of))
+    settings = replace(SETTINGS, baselines=[name], own_rows=2)
+    cells = run_bench(settings, BaseSettings(), torch.device("cpu"), torch.float32).cells
+    assert [cell.workload for cell in cells] == ["training", "own_rows"]
+    for cell in cells:
+        assert [[one.code for one in ratio.refused] for ratio in cell.ratios] == [
+            ["UNEQUAL_GRADIENTS"] * fault for _ in cell.ours
+        ]
+
+
+def right(trainer, pieces):
+    """The pairs as they should have been, so that nothing but the gradients tells."""
+    trainer._labels[-1] = 1 - trainer._labels[-1]
+    ran = pieces(trainer)
+    trainer._labels[-1] = 1 - trainer._labels[-1]
+    return ran
+
+
+def test_a_baseline_of_other_work(told, monkeypatch):
+    stock = PeftTrainer.pieces
+    monkeypatch.setattr(PeftTrainer, "pieces", lambda self: [replace(one, digest="other") for one in stock(self)])
+    assert refused() == {1: ["UNEQUAL_WORK"], POLICIES: ["UNEQUAL_WORK"]}
+
+
+def test_a_step_faster_than_its_arithmetic(told):
+    told["peft"] = 1e-12
+    assert refused() == {1: ["BELOW_ROOFLINE"], POLICIES: ["BELOW_ROOFLINE"]}
+
+
+def test_an_a_a_run_that_is_off(told):
+    told[AA] = 1.3
+    assert refused() == {1: ["BIASED_AA"], POLICIES: ["BIASED_AA"]}
+
+
+@pytest.fixture(scope="module")
+def base():
+    return random_base(SHAPE, torch.device("cpu"), torch.float32, seed=0)
+
+
+@pytest.fixture(scope="module")
+def adapters(base):
+    spec = AdapterSpec(4, 8.0, tuple(sorted(SHAPE.linears)), INVOCATION)
+    return [random_adapter(spec, base, seed=100 * policy) for policy in range(3)]
+
+
+@pytest.fixture
+def prompts():
+    return draw_batch(SHAPE.vocab, PREFIX, SUFFIX, 3, seed=0)
+
+
+@pytest.fixture
+def packed(base, adapters, prompts, tmp_path):
+    trainer = PackedTrainer(base, adapters, prompts, tmp_path)
+    yield trainer
+    trainer.close()
+
+
+def made(kind, base, adapter, prompts, policy=0):
+    return kind(peft_model(base, adapter.spec), adapter, prompts, Path("unused"), policy)
+
+
+def worked(trainer):
+    """A step's pairs, as the guard takes them."""
+    trainer.clear()
+    trainer.step()
+    return [Trial("one", 0, 0, Run.of(1.0, 1.0, list(map(Result, trainer.pieces()))))]
+
+
+@pytest.mark.parametrize("kind", [PeftTrainer, TrlTrainer])
+def test_every_baseline_runs_a_pair_of_ours(base, adapters, prompts, packed, kind):
+    assert unequal_work(worked(packed), worked(made(kind, base, adapters[0], prompts)), "one") == []
+
+
+def test_truncation_is_found(base, adapters, prompts, packed):
+    """TRL's ``max_length`` at its default cuts a long prompt's end off, invocation and answer included."""
+    trainer = made(TrlTrainer, base, adapters[0], prompts)
+    trainer._inputs = {name: value[:, : PREFIX + SUFFIX - 4] for name, value in trainer._inputs.items()}
+    pieces = [Trial("trl", 0, 0, Run.of(1.0, 1.0, list(map(Result, trainer.pieces()))))]
+    (found,) = unequal_work(worked(packed), pieces, "trl")
+    assert found.code == "UNEQUAL_WORK"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda prompts: draw_batch(SHAPE.vocab, PREFIX, SUFFIX, 3, seed=77),
+        lambda prompts: replace(prompts, labels=tuple(1 - label for label in prompts.labels)),
+    ],
+    ids=["other tokens", "another answer"],
+)
+def test_other_work_is_found(base, adapters, prompts, packed, other):
+    (found,) = unequal_work(worked(packed), worked(made(PeftTrainer, base, adapters[0], other(prompts))), "peft")
+    assert found.code == "UNEQUAL_WORK"
+
+
+def test_ours_agrees_with_peft_for_every_policy(base, adapters, prompts, packed):
+    ours, untrained = packed.outcomes(range(3))
+    assert untrained == []
+    for policy, mine in enumerate(ours):
+        theirs = made(PeftTrainer, base, adapters[policy], prompts, policy).outcome()
+        assert difference(mine, theirs) <= TOLERANCE
+
+
+def test_trl_agrees_with_the_vocabulary_objective(base, adapters, prompts, tmp_path):
+    one = replace(prompts, pairs=prompts.pairs[:1], labels=prompts.labels[:1], weights=(1.0,))
+    wide = PackedTrainer(base, adapters[:1], over_vocabulary(one, SHAPE.vocab), tmp_path)
+    (ours,), _ = wide.outcomes([0])
+    wide.close()
+    assert difference(ours, made(TrlTrainer, base, adapters[0], one).outcome()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("fault", ["another adapter", "late activation"])
+def test_another_computation_is_found(base, adapters, prompts, packed, fault):
+    trainer = made(PeftTrainer, base, adapters[fault == "another adapter"], prompts)
+    if fault == "late activation":
+        trainer._inputs["alora_offsets"] = [trainer._inputs["alora_offsets"][0] - 1]
+    assert difference(packed.outcomes([0])[0][0], trainer.outcome()) > TOLERANCE
+
+
+@pytest.mark.parametrize("scale", [1.0 + 1e-3, 0.0, float("nan")])
+def test_one_wrong_gradient_matrix_is_found(base, adapters, prompts, packed, scale):
+    theirs, ours = made(PeftTrainer, base, adapters[0], prompts).outcome(), packed.outcomes([0])[0][0]
+    name = sorted(ours)[3]
+    a, b = ours[name]
+    assert difference({**ours, name: (a, scale * b)}, theirs) > TOLERANCE
+
+
+def test_another_loss_another_answer_and_what_cannot_be_compared_are_found(base, adapters, prompts, packed, tmp_path):
+    (first, second), _ = packed.outcomes([0, 1])
+    assert difference(first, first) == 0
+    wide = PackedTrainer(base, adapters, over_vocabulary(prompts, SHAPE.vocab), tmp_path)
+    turned = PackedTrainer(base, adapters, replace(prompts, labels=tuple(1 - n for n in prompts.labels)), tmp_path)
+    for other in (wide, turned):
+        assert difference(first, other.outcomes([0])[0][0]) > TOLERANCE
+        other.close()
+    assert difference(first, second) > TOLERANCE
+    fewer = dict(list(first.items())[1:])
+    zero = {name: (0 * a, 0 * b) for name, (a, b) in first.items()}  # gradients that are all zero show nothing
+    for mine, theirs in ((first, fewer), (fewer, first), (first, {}), ({}, {}), (zero, zero)):
+        assert difference(mine, theirs) == float("inf")
+
+
+def test_a_clock_sees_what_a_step_does():
+    returned, seconds, wall = Clock(torch.device("cpu")).time(lambda: sum(range(100_000)))
+    assert returned == sum(range(100_000))
+    assert seconds > 0
+    assert wall > 0

@@ -1,0 +1,372 @@
+"""``alora compare`` on a toy base, with a judge behind a real endpoint: from rows to figures that can be checked."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
+
+from alora.base.load import load_base
+from alora.cli import main
+from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, PromptSettings, Recipe
+from alora.data.held_out import at_most
+from alora.data.labelled import read_multilabelled
+from alora.evaluation.calibration import fit_operating_point, positive_probability
+from alora.lab.compare.probe import STRENGTHS, fit_and_score, hidden_states
+from alora.lab.compare.task import MethodRun, Workbench, method_runs, read_task
+from alora.policy import read_policies
+from alora.prompt.render import Renderer
+from tests.integration.lab.compare.places import make_place, overrides, write_rows
+from tests.unit.lab.compare.endpoint import completion, endpoint, says
+
+WORDS = re.compile(r"message \d+ \d+ says")
+ARMS = ("alora", "lora", "prompt", "judge", "probe", "bag_of_words")
+
+
+def judge(number: int, body: dict) -> object:
+    """Fails at every fifth request, never answers about row 2-3, and else sees the word."""
+    rule, text = body["messages"][1]["content"].split("<conversation>")
+    if "message 2 3 says" in text:
+        return completion("I had rather not say.")
+    if number % 5 == 0:
+        return 503
+    return says("violation" if ("says red" in text) == ("No red" in rule) else "ok", 80)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+            patch.delenv(name, raising=False)
+        yield make_place(tmp_path_factory.mktemp("compare"))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with endpoint(judge) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def compared(place, server):
+    """A whole comparison, called again, which must ask the judge and train nothing."""
+    more = (f"judge.url={server.url}", "judge.model=m", "judge.input_price=2", "judge.output_price=10")
+    command = [
+        "compare",
+        *overrides(place, place / "run", *more, "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4"),
+    ]
+    codes = [main(command)]
+    first, asked = json.loads((place / "run/compare.json").read_text()), len(server.bodies)
+    codes.append(main(command))
+    again = json.loads((place / "run/compare.json").read_text())
+    assert len(server.bodies) == asked
+    assert codes == [0, 0]
+    assert all(first[key] == again[key] for key in ("scores", "methods", "gaps"))
+    return first, place / "run"
+
+
+def of(found, arm, policy="red", rank=None):
+    return [s for s in found["scores"] if (s["arm"], s["policy"], s["rank"]) == (arm, policy, rank)]
+
+
+def figures(found, arm, policy="red", rank=None):
+    (item,) = [m for m in found["methods"] if (m["arm"], m["policy"], m["rank"]) == (arm, policy, rank)]
+    return item
+
+
+def test_every_arm_answers_on_the_same_rows(compared):
+    found = compared[0]
+    assert {item["arm"] for item in found["scores"]} == set(ARMS)
+    for item in found["scores"]:
+        for part, seed in (("validation", 1), ("test", 2)):
+            ids = [f"{seed}-{number}" for number in range(24) if item["arm"] != "judge" or (seed, number) != (2, 3)]
+            assert item[part]["ids"] == ids
+            assert item[part]["asked"] == 24
+    trained = [(s["seed"], s["rank"]) for s in of(found, "alora", rank=2) + of(found, "lora", rank=4)]
+    assert trained == [(0, 2), (1, 2), (0, 4), (1, 4)]
+    assert {item["facts"]["training_rows"] for item in found["scores"] if "training_rows" in item["facts"]} == {40}
+
+
+def test_every_figure_follows_from_the_raw_scores(compared):
+    found = compared[0]
+    settings = Recipe().evaluation
+    settings.bootstrap = 0
+    for arm, rank in (("alora", 4), ("lora", 2), ("prompt", None), ("judge", None), ("bag_of_words", None)):
+        ours: dict[str, list[float]] = {"auroc": [], "auprc": [], "f1": [], "accuracy": []}
+        for item in of(found, arm, rank=rank):
+            known, asked = item["validation"], item["test"]
+            point = fit_operating_point(np.array(known["logits"]), np.array(known["label_ids"]), settings)
+            chance = positive_probability(np.array(asked["logits"]), point.temperature, point.bias)
+            truth = np.array(asked["label_ids"]) == 0
+            ours["auroc"].append(roc_auc_score(truth, chance))
+            ours["auprc"].append(average_precision_score(truth, chance))
+            ours["f1"].append(f1_score(truth, chance >= point.threshold))
+            ours["accuracy"].append(accuracy_score(truth, chance >= point.threshold))
+        told = figures(found, arm, rank=rank)["figures"]
+        for name, values in ours.items():
+            assert told[name]["value"] == pytest.approx(np.mean(values), abs=1e-12)
+            assert told[name]["low"] <= told[name]["value"] <= told[name]["high"]
+
+
+def test_the_battery_and_the_gaps_are_means_of_the_policies(compared):
+    found = compared[0]
+    each = [figures(found, "alora", policy, 4)["figures"]["auroc"]["value"] for policy in ("red", "blue")]
+    assert figures(found, "alora", None, 4)["figures"]["auroc"]["value"] == pytest.approx(np.mean(each))
+    gaps = {(tuple(g["first"]), tuple(g["second"]), g["policy"]): g for g in found["gaps"]}
+    assert {second for _, second, _ in gaps} == {
+        ("lora", 2), ("lora", 4), ("prompt", None), ("judge", None), ("probe", None), ("bag_of_words", None)
+    }  # fmt: skip
+    for rank in (2, 4):
+        gap = gaps[("alora", rank), ("lora", rank), "red"]
+        areas = [figures(found, arm, "red", rank)["figures"]["auroc"]["value"] for arm in ("alora", "lora")]
+        assert gap["value"] == pytest.approx(areas[0] - areas[1], abs=1e-12)
+    assert figures(found, "alora", "red", 4)["spread"]["auroc"] is not None
+
+
+def test_the_judge_is_counted_and_its_silence_told(compared):
+    found = compared[0]
+    (facts,) = [item["facts"] for item in of(found, "judge")]
+    assert facts["failed_requests"] > 0
+    assert facts["unreadable_answers"] == 2
+    assert facts["requests"] >= 48 + facts["failed_requests"] + 1
+    assert facts["cost"] == pytest.approx((2 * facts["input_tokens"] + 10 * facts["output_tokens"]) / 1e6)
+    item = figures(found, "judge")
+    assert item["unanswered"] == pytest.approx(1 / 24)
+    assert item["figures"]["auroc"]["value"] == 1.0
+
+
+def test_no_word_of_a_conversation_is_kept(compared):
+    for file in [compared[1] / "compare.md", *compared[1].rglob("*.json*")]:
+        assert not WORDS.search(file.read_text()), file
+    assert WORDS.search((compared[1].parent / "test.jsonl").read_text())
+
+
+def test_a_lost_unit_is_the_only_one_that_runs_again(compared, place, server, capfd):
+    found, run = compared
+    home = run / "arms/lora-rank2-seed1"
+    before = {file: file.stat().st_mtime_ns for file in (run / "arms").rglob("red.json") if home not in file.parents}
+    shutil.rmtree(home)
+    arguments = ("judge.model=m", "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4")
+    asked = len(server.bodies)
+    assert main(["compare", *overrides(place, run, f"judge.url={server.url}", *arguments)]) == 0
+    assert len(server.bodies) == asked
+    assert [line for line in capfd.readouterr().err.splitlines() if line.startswith("running")] == [
+        "running lora-rank2-seed1"
+    ]
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    again = json.loads((run / "compare.json").read_text())
+    assert [item["test"] for item in again["scores"]] == [item["test"] for item in found["scores"]]
+
+
+@pytest.mark.parametrize("damage", ["1", "[]", '{"red": null}'])
+def test_damaged_records_of_a_comparison_are_refused_by_name(compared, place, tmp_path, capsys, damage):
+    run = shutil.copytree(compared[1], tmp_path / "run")
+    home = next((run / "arms").glob("bag_of_words*"))
+    found, scores = home / "left_out.json", home / "red.json"
+    arguments = overrides(place, run, "compare.arms=[bag_of_words]", "training.max_steps=4")
+    before = found.read_text()
+    found.write_text(damage)
+    assert main(["compare", *arguments]) == 2
+    assert str(found) in capsys.readouterr().err
+    found.write_text(before)
+    scores.write_text("{}")
+    assert main(["compare", *arguments]) == 2
+    assert str(scores) in capsys.readouterr().err
+
+
+def test_another_rank_of_the_adapter_is_another_scaling_where_alpha_is_given(place, tmp_path, capsys):
+    command = ["compare", *overrides(place, tmp_path / "run", "adapter.alpha=16", "compare.arms=[bag_of_words]")]
+    assert main([*command, "adapter.rank=8"]) == 0
+    assert main([*command, "adapter.rank=16"]) == 2
+    assert "adapter.rank" in capsys.readouterr().err
+
+
+def test_a_policy_that_an_arm_cannot_do_costs_that_arm_alone(place, tmp_path, capsys):
+    """Blue has two rows of its second label: enough to learn from, too few to doubt labels by."""
+    rows = [json.loads(line) for line in (place / "train.jsonl").read_text().splitlines()]
+    for row in rows[3:]:
+        if row["labels"]["blue"] == "ok":
+            del row["labels"]["blue"]
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = (f"data.train={few}", "compare.arms=[alora,alora_cleaned]", "compare.seeds=[0]", "training.max_steps=2")
+    assert main(["compare", *overrides(place, tmp_path / "run", *more)]) == 1
+    found = json.loads((tmp_path / "run/compare.json").read_text())
+    assert {(item["arm"], item["policy"]) for item in found["scores"]} == {
+        ("alora", "red"), ("alora", "blue"), ("alora_cleaned", "red")
+    }  # fmt: skip
+    assert "too few rows of a label to hold any out" in capsys.readouterr().out
+    table = (tmp_path / "run/compare.md").read_text()
+    assert "| aLoRA, doubtful rows left out (1 of 2 policies) |" in table
+    assert "| aLoRA |" in table
+    assert "| aLoRA - aLoRA, doubtful rows left out | mean of 1 |" in table
+
+
+def test_a_policy_whose_answer_is_no_token_of_the_base_is_left_out(place, tmp_path, capsys):
+    policies = (
+        (place / "policies.yaml").read_text().replace("id: blue,", "id: blue, labels: {violation: never ever, ok: ok},")
+    )
+    (tmp_path / "policies.yaml").write_text(policies)
+    more = (f"policy.file={tmp_path / 'policies.yaml'}", "compare.arms=[prompt,bag_of_words]")
+    assert main(["compare", *overrides(place, tmp_path / "run", *more)]) == 1
+    found = json.loads((tmp_path / "run/compare.json").read_text())
+    assert {item["policy"] for item in found["scores"]} == {"red"}
+    assert "never ever" in capsys.readouterr().out
+
+
+def test_a_rule_that_the_base_has_no_room_for_costs_the_prompt_alone(place, tmp_path, capsys):
+    long = "Nobody says blue, and nobody ever said so. " * 300
+    policies = (place / "policies.yaml").read_text().replace("rule: Nobody says blue.", f"rule: '{long}'")
+    (tmp_path / "policies.yaml").write_text(policies)
+    more = (f"policy.file={tmp_path / 'policies.yaml'}", "compare.arms=[prompt,bag_of_words]")
+    assert main(["compare", *overrides(place, tmp_path / "run", *more)]) == 1
+    found = json.loads((tmp_path / "run/compare.json").read_text())
+    scored = {(item["arm"], item["policy"]) for item in found["scores"]}
+    assert scored == {("prompt", "red"), ("bag_of_words", "red"), ("bag_of_words", "blue")}
+    assert "with its rule, " in capsys.readouterr().out
+
+
+def test_other_rows_or_settings_are_refused(compared, place, capsys):
+    for change in ("compare.rows=12", "training.learning_rate=0.5", f"data.test={place / 'validation.jsonl'}"):
+        assert main(["compare", *overrides(place, compared[1], change)]) == 2
+        assert "holds a comparison with other" in capsys.readouterr().err
+
+
+def test_rows_whose_names_have_changed_are_refused(compared, place, tmp_path, capsys):
+    """A row without an id is named by its line, and scores of two calls are paired by the names."""
+    moved = tmp_path / "test.jsonl"
+    lines = [json.loads(line) for line in (place / "test.jsonl").read_text().splitlines()]
+    moved.write_text("".join(json.dumps(line | {"id": f"other-{n}"}) + "\n" for n, line in enumerate(lines)))
+    assert main(["compare", *overrides(place, compared[1], f"data.test={moved}")]) == 2
+    assert "inputs.test ids: " in capsys.readouterr().err
+
+
+def test_test_rows_are_asked_for(place, tmp_path, capsys):
+    assert main(["compare", *overrides(place, tmp_path / "run", "data.test=null")]) == 2
+    assert "data.test" in capsys.readouterr().err
+
+
+def test_labels_that_say_nothing_give_chance_and_no_difference(place, tmp_path):
+    """Negative control: nothing can be learned, so no method may look good or better than another."""
+    other = make_place(tmp_path / "place")
+    for seed, name in enumerate(("train", "validation", "test")):
+        write_rows(other / f"{name}.jsonl", 120, seed, shuffled=True)
+    arms = "compare.arms=[alora,lora,probe,bag_of_words]"
+    assert main(["compare", *overrides(other, tmp_path / "run", arms, "compare.seeds=[0]", "adapter.rank=2")]) == 0
+    found = json.loads((tmp_path / "run/compare.json").read_text())
+    for item in found["methods"]:
+        auroc = item["figures"]["auroc"]
+        assert abs(auroc["value"] - 0.5) < 0.12, item["arm"]
+        assert auroc["low"] < 0.55
+    assert all(gap["p_holm"] > 0.05 for gap in found["gaps"] if gap["policy"])
+
+
+def recipe(place, **compare) -> Recipe:
+    return Recipe(
+        base=BaseSettings(source=str(place / "base")),
+        policy=PolicySettings(file=str(place / "policies.yaml")),
+        policies=["red", "blue"],
+        data=DataSettings(*(str(place / f"{name}.jsonl") for name in ("train", "validation", "test"))),
+        prompt=PromptSettings(max_prefix_tokens=200),
+        compare=CompareSettings(**compare),
+    )
+
+
+def test_the_prompted_base_and_the_probe_read_the_stock_model(compared, place):
+    task = read_task(recipe(place))
+    base = load_base(BaseSettings(source=str(place / "base")))
+    bench = Workbench(task, base, Renderer(base.tokenizer, task.recipe.prompt))
+    ruled = Renderer(base.tokenizer, PromptSettings(instruction="rule")).suffix(task.policies[0])
+    (told,) = of(compared[0], "prompt")
+    head = base.model.get_output_embeddings()
+    for place_of_row, row in enumerate(task.splits.test[:4]):
+        prefix = bench.renderer.prefix(row.conversation).token_ids
+        logits = base.model(torch.tensor([prefix + ruled.token_ids])).logits[0, -1, list(ruled.label_token_ids)]
+        np.testing.assert_allclose(told["test"]["logits"][place_of_row], logits.numpy(), atol=1e-4)
+        titled = bench.renderer.suffix(task.policies[0])
+        (state,) = hidden_states(bench, task.policies[0], [row])
+        expected = base.model(torch.tensor([prefix + titled.token_ids])).logits[0, -1]
+        np.testing.assert_allclose(head(torch.tensor(state).float()).numpy(), expected.numpy(), atol=1e-4)
+
+
+def test_the_probe_learns_from_training_rows_and_chooses_by_validation_rows_alone(place):
+    base, task = load_base(BaseSettings(source=str(place / "base"))), read_task(recipe(place))
+    turned = {"violation": "ok", "ok": "violation"}
+
+    def fitted(part: str | None):
+        """Strength and validation logits for the first policy, with the labels of one part turned around."""
+        rows = {} if part is None else {part: tuple(
+            replace(row, labels={name: turned[label] for name, label in row.labels.items()})
+            for row in getattr(task.splits, part)
+        )}  # fmt: skip
+        other = replace(task, policies=task.policies[:1], splits=replace(task.splits, **rows))
+        bench = Workbench(other, base, Renderer(base.tokenizer, task.recipe.prompt))
+        found = fit_and_score(bench, MethodRun("probe"), other.policies[0])
+        return found.facts["strength"], found.validation.logits_NL.tolist()
+
+    told = fitted(None)
+    assert fitted("test") == told
+    assert told[0] > min(STRENGTHS) == fitted("validation")[0]
+    assert fitted("train")[1] != told[1]
+
+
+def test_at_most_takes_the_same_rows_whatever_their_order(place):
+    policies = read_policies(place / "policies.yaml")
+    rows = read_multilabelled(str(place / "train.jsonl"), DataSettings(), policies)
+    kept = {row.where for row in at_most(rows, policies, 7)}
+    assert kept == {row.where for row in at_most(rows[::-1], policies, 7)}
+    assert len(kept) == 7
+
+
+def test_units_come_seed_by_seed(place):
+    found = method_runs(recipe(place, seeds=[3, 4], ranks=[4, 16], arms=["lora", "probe", "alora"]))
+    assert found[0] == MethodRun("probe")
+    assert [run.name for run in found[1:5]] == [
+        "alora-rank4-seed3", "lora-rank4-seed3", "alora-rank16-seed3", "lora-rank16-seed3"
+    ]  # fmt: skip
+    assert len(found) == 9
+
+
+def test_an_adapter_without_the_doubtful_rows_stands_next_to_the_plain_one(place):
+    rows = [json.loads(line) for line in (place / "train.jsonl").read_text().splitlines()]
+    for number in (10, 21):
+        rows[number]["labels"]["red"] = "ok" if rows[number]["labels"]["red"] == "violation" else "violation"
+    (place / "turned.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = ("policies=[red]", f"data.train={place / 'turned.jsonl'}", "compare.arms=[alora,alora_cleaned]",
+            "compare.seeds=[0]", "compare.ranks=[2]", "training.max_steps=2")  # fmt: skip
+    assert main(["compare", *overrides(place, place / "cleaned", *more)]) == 0
+    found = json.loads((place / "cleaned/compare.json").read_text())
+    trained = {item["arm"]: item["facts"]["training_rows"] for item in found["scores"]}
+    assert trained == {"alora": 40, "alora_cleaned": 38}
+    assert (found["gaps"][0]["first"], found["gaps"][0]["second"]) == (["alora", 2], ["alora_cleaned", 2])
+    assert "doubtful rows left out" in (place / "cleaned/compare.md").read_text()
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_test_rows_that_the_methods_are_fitted_to_are_told(place, tmp_path, capsys, split):
+    given = overrides(place, tmp_path / "run", "compare.arms=[bag_of_words]")
+    rows = next(item.partition("=")[2] for item in given if item.startswith(f"data.{split}="))
+    count = len((place / rows).read_text().splitlines())
+    assert main(["compare", *given, f"data.test={rows}"]) == 0
+    told = f"red: {count} of {count} rows are of its training; figures on new rows may be far lower"
+    assert told in capsys.readouterr().err
+    assert f"warning: {told}" in (tmp_path / "run/compare.md").read_text()
+
+
+def test_validation_rows_that_the_methods_learn_from_are_told(place, tmp_path, capsys):
+    given = overrides(place, tmp_path / "run", "compare.arms=[bag_of_words]")
+    rows = next(item.partition("=")[2] for item in given if item.startswith("data.train="))
+    count = len((place / rows).read_text().splitlines())
+    assert main(["compare", *given, f"data.validation={rows}"]) == 0
+    told = f"red: {count} of {count} rows are of its training; thresholds are fitted to them"
+    assert told in capsys.readouterr().err
+    assert f"warning: {told}" in (tmp_path / "run/compare.md").read_text()
+
+
+def test_other_test_rows_are_not(place, tmp_path, capsys):
+    assert main(["compare", *overrides(place, tmp_path / "run", "compare.arms=[bag_of_words]")]) == 0
+    assert "LEAK" not in capsys.readouterr().err + (tmp_path / "run/compare.md").read_text()

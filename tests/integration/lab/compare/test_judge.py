@@ -1,0 +1,277 @@
+"""The judge's arm from rows to scores, and what a comparison makes of one that is of no use."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from alora.cli import main
+from alora.config.schema import JudgeSettings, Recipe
+from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.data.splits import Splits
+from alora.errors import AloraError, ConfigError, RunError
+from alora.lab.compare.compare_folder import ASK_AGAIN
+from alora.lab.compare.judged import ask_and_score, logits
+from alora.lab.compare.task import MethodRun, Task
+from alora.llm.client import NoAnswer
+from alora.llm.judge import FAILURES_IN_A_ROW, Patience
+from alora.llm.judge_prompt import Answer
+from alora.policy import Policy
+from tests.integration.lab.compare.places import make_place, overrides
+from tests.unit.lab.compare.endpoint import completion, endpoint, says
+
+POLICY = Policy("refunds", "No refunds", "Nobody promises a refund.")
+FILTER = (400, {}, {"error": {"message": "Filtered by the content management policy.", "code": "content_filter"}})
+UNKNOWN = (400, {}, {"error": {"message": "Bad request."}})
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def rows(name: str, count: int) -> tuple[LabelledConversation, ...]:
+    """As files often are: all of one label, then all of the other."""
+    said = ["refund" if number < count // 2 else "thanks" for number in range(count)]
+    return tuple(
+        LabelledConversation(
+            Conversation(f"{name}-{number}", (Message("user", f"{name} {number} {word}"),)),
+            {"refunds": "violation" if word == "refund" else "ok"},
+            f"{name}:{number}",
+        )
+        for number, word in enumerate(said)
+    )
+
+
+def score(behaviour, home: Path, count: int = 60, **settings: Any):
+    """The policy's scores and what the server was asked."""
+    with endpoint(behaviour) as server:
+        given = {"url": server.url, "model": "m", "retries": 0} | settings
+        task = Task(
+            Recipe(judge=JudgeSettings(**given)), (POLICY,), Splits((), rows("known", 10), rows("new", count)), {}
+        )
+        return ask_and_score(task, MethodRun("judge"), home)["refunds"], server.bodies
+
+
+def sees(body) -> str:
+    return "refund" if 'refund"' in body["messages"][1]["content"] else "thanks"
+
+
+def honest(number, body):
+    return says("violation" if sees(body) == "refund" else "ok", 80)
+
+
+def test_scores_stand_in_the_order_of_the_rows(tmp_path):
+    found, _ = score(honest, tmp_path)
+    assert found.test.ids == tuple(f"new-{number}" for number in range(60))
+    np.testing.assert_array_equal(found.test.logits_NL[:, 0] > found.test.logits_NL[:, 1], found.test.positive_N)
+
+
+@pytest.mark.parametrize("refusal", [FILTER, UNKNOWN])
+def test_refused_rows_of_one_label_cost_themselves_alone(refusal, tmp_path, capsys):
+    """Thirty of them follow each other in the file."""
+    found, bodies = score(lambda number, body: refusal if sees(body) == "refund" else honest(0, body), tmp_path)
+    assert (len(found.test.ids), found.test.asked) == (30, 60)
+    assert (found.facts["refused_rows"], found.facts[ASK_AGAIN]) == (35, 0)
+    assert len(bodies) == 70
+    err = capsys.readouterr().err
+    assert "refunds: 35 rows have no answer" in err
+    assert refusal[2]["error"]["message"] in err
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "words"),
+    [
+        (lambda number, body: UNKNOWN, ConfigError, "refuses every request: HTTP 400.*Bad request"),
+        (lambda number, body: 503, RunError, "see whether it is up"),
+        (lambda number, body: completion("Let me think."), RunError, "raise judge.max_tokens"),
+        (lambda number, body: UNKNOWN if number > 20 else honest(0, body), RunError, "it refuses them: HTTP 400"),
+    ],
+)
+def test_an_endpoint_that_is_of_no_use_stops_early(behaviour, kind, words, tmp_path):
+    with pytest.raises(kind, match=words) as caught:
+        score(behaviour, tmp_path, count=60, concurrency=1)
+    assert "leave judge.url out" in str(caught.value)
+    if kind is RunError:
+        again, _ = score(honest, tmp_path, count=60)
+        assert len(again.test.ids) == 60
+
+
+@pytest.mark.parametrize("answer", [NoAnswer.FAILED, NoAnswer.REFUSED])
+def test_the_key_in_its_url_is_not_shown(answer):
+    patience = Patience(JudgeSettings(url="https://me:S3cr3t@host/v1", model="m"))
+    for _ in range(FAILURES_IN_A_ROW - 1):
+        patience.wear(answer, "")
+    with pytest.raises(AloraError, match=r"//\*\*\*@host/v1") as caught:
+        patience.wear(answer, "")
+    assert "S3cr3t" not in str(caught.value)
+
+
+def test_words_without_a_label_stop_nothing_where_others_have_one(tmp_path):
+    found, _ = score(lambda number, body: completion("No.") if number >= 20 else honest(0, body), tmp_path)
+    assert found.test.asked - len(found.test.ids) > FAILURES_IN_A_ROW
+    assert found.facts[ASK_AGAIN] == 0
+
+
+def test_a_confidence_never_ranks_below_the_label_that_was_given():
+    for labels in (2, 3, 5):
+        for confidence in (None, 0.0, 0.01, 0.4, 1 / labels, 0.95, 1.0):
+            found = logits(Answer(1, confidence), labels)
+            assert found[1] == max(found)
+    assert np.exp(logits(Answer(0, 0.95), 2)) == pytest.approx([0.95, 0.05])
+
+
+@pytest.mark.parametrize(("given", "missing"), [("input_price", "output_price"), ("output_price", "input_price")])
+def test_one_price_alone_is_refused(given, missing, tmp_path):
+    with pytest.raises(ConfigError, match=f"add judge.{missing}=0"):
+        score(honest, tmp_path, count=10, **dict[str, Any]({given: 2.0}))
+    assert score(honest, tmp_path, count=10, **dict[str, Any]({given: 2.0, missing: 0.0}))[0].facts["cost"] > 0
+
+
+def test_every_request_is_paid_for_once_over_all_calls(tmp_path):
+    """A call that stopped has cost something; rows that were answered cost nothing more."""
+    now: list[Any] = [lambda number, body: 503 if number >= 30 else honest(0, body)]
+    prices: dict[str, Any] = {"input_price": 2.0, "output_price": 10.0, "concurrency": 1, "retries": 0}
+    splits = Splits((), rows("known", 10), rows("new", 60))
+    with endpoint(lambda number, body: now[0](number, body)) as server:
+        task = Task(Recipe(judge=JudgeSettings(url=server.url, model="m", **prices)), (POLICY,), splits, {})
+        with pytest.raises(RunError):
+            ask_and_score(task, MethodRun("judge"), tmp_path)
+        stopped = len(server.bodies)
+        now[0] = lambda number, body: honest(0, body)
+        for _ in range(2):
+            facts = ask_and_score(task, MethodRun("judge"), tmp_path)["refunds"].facts
+            assert len(server.bodies) == stopped + 40
+            assert (facts["requests"], facts["failed_requests"]) == (stopped + 40, stopped - 30)
+            assert (facts["input_tokens"], facts["output_tokens"]) == (70 * 100, 70 * 10)
+            assert facts["cost"] == pytest.approx(70 * (100 * 2 + 10 * 10) / 1e6)
+
+
+def test_answers_behind_a_row_that_ends_the_asking_are_kept(tmp_path):
+    """The first request is slow, and then ends all: what the other thread was answered in the meantime is paid for."""
+    others = threading.Event()
+
+    def behaviour(number, body):
+        if number == 0:
+            assert others.wait(10)
+            return 401
+        if number == 9:
+            others.set()
+        return honest(0, body)
+
+    with endpoint(behaviour) as server:
+        settings = JudgeSettings(url=server.url, model="m", concurrency=2)
+        task = Task(Recipe(judge=settings), (POLICY,), Splits((), rows("known", 10), rows("new", 10)), {})
+        with pytest.raises(ConfigError, match="HTTP 401"):
+            ask_and_score(task, MethodRun("judge"), tmp_path)
+        assert len(server.bodies) == 10
+        facts = ask_and_score(task, MethodRun("judge"), tmp_path)["refunds"].facts
+        assert len(server.bodies) == 21
+    assert (facts["requests"], facts["failed_requests"], facts["input_tokens"]) == (21, 1, 20 * 100)
+
+
+def test_an_answer_holds_for_its_own_conversation_alone(tmp_path):
+    """Other words under the same id are another question."""
+    with endpoint(honest) as server:
+        recipe = Recipe(judge=JudgeSettings(url=server.url, model="m"))
+        changed = tuple(
+            LabelledConversation(
+                Conversation(row.conversation.id, (Message("user", f"changed {row.where}"),)), row.labels, row.where
+            )
+            for row in rows("new", 10)
+        )
+        for asked, test in ((20, rows("new", 10)), (30, changed)):
+            task = Task(recipe, (POLICY,), Splits((), rows("known", 10), test), {})
+            ask_and_score(task, MethodRun("judge"), tmp_path)
+            assert len(server.bodies) == asked
+
+
+def test_a_book_that_another_version_wrote_is_passed_over(tmp_path):
+    book = tmp_path / "answers/refunds.jsonl"
+    book.parent.mkdir()
+    book.write_text('{"usage": {"sighs": 3}}\n[]\n{"usage": 4}\n{"key"')
+    assert len(score(honest, tmp_path)[0].test.ids) == 60
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return make_place(tmp_path_factory.mktemp("judge"))
+
+
+def right(body) -> object:
+    rule, text = body["messages"][1]["content"].split("<conversation>")
+    return says("violation" if ("says red" in text) == ("No red" in rule) else "ok", 80)
+
+
+def compare(place: Path, run: Path, behaviour, *more: str) -> tuple[int, dict, int]:
+    """The exit code, what was written, and the number of requests."""
+    with endpoint(behaviour) as server:
+        more = (f"judge.url={server.url}", "judge.model=m", "judge.retries=0", "compare.arms=[bag_of_words]", *more)
+        code = main(["compare", *overrides(place, run, *more)])
+        return code, json.loads((run / "compare.json").read_text()), len(server.bodies)
+
+
+def test_a_judge_without_usable_answers_costs_no_other_arm_its_figures(place, tmp_path):
+    def prudish(number, body):
+        return FILTER if "says red" in body["messages"][1]["content"].split("<conversation>")[1] else right(body)
+
+    code, found, _ = compare(place, tmp_path / "run", prudish)
+    assert code == 1
+    assert {(item["arm"], item["policy"]) for item in found["methods"]} == {
+        ("bag_of_words", "red"), ("bag_of_words", "blue"), ("bag_of_words", None)
+    }  # fmt: skip
+    assert found["left_out"]["judge"].keys() == {"red", "blue"}
+    assert "12 of 24 validation and 12 of 24 test rows have an answer" in found["left_out"]["judge"]["red"]
+    assert "| judge | red | 12 of 24" in (tmp_path / "run/compare.md").read_text()
+
+
+def test_nothing_answered_stays_open_until_it_is(place, tmp_path, capsys):
+    code, found, _ = compare(place, tmp_path / "run", lambda number, body: FILTER)
+    assert code == 1
+    assert "0 of 24 validation" in found["left_out"]["judge"]["blue"]
+    code, found, asked = compare(place, tmp_path / "run", lambda number, body: right(body))
+    assert (code, asked) == (0, 96)
+    assert "left_out" not in found or "judge" not in found["left_out"]
+
+
+def test_rows_that_failed_are_asked_about_by_the_next_call(place, tmp_path, capsys):
+    def busy(number, body):
+        return 503 if "message 2 3 says" in body["messages"][1]["content"] else right(body)
+
+    # The address is part of what an answer holds for, so one server stays up over all calls.
+    now = [busy]
+    run = tmp_path / "run"
+    with endpoint(lambda number, body: now[0](number, body)) as server:
+        command = ["compare", *overrides(place, run, f"judge.url={server.url}", "judge.model=m", "judge.retries=0",
+                                         "compare.arms=[bag_of_words]")]  # fmt: skip
+        assert main(command) == 0
+        assert "judge: some rows have no answer for now" in capsys.readouterr().err
+        before = len(server.bodies)
+        now[0] = lambda number, body: right(body)
+        for asked in (2, 2):  # one row of two policies; then the run is finished
+            assert main(command) == 0
+            assert len(server.bodies) - before == asked
+            assert "no answer for now" not in capsys.readouterr().err
+    shares = {item["unanswered"] for item in json.loads((run / "compare.json").read_text())["methods"]}
+    assert shares == {0.0}
+
+
+def test_another_judge_is_asked_in_its_place(place, tmp_path):
+    """The figures are those of the judge that the command names."""
+    run = tmp_path / "run"
+    with endpoint(lambda number, body: right(body)) as server:
+        given = (f"judge.url={server.url}", "judge.retries=0", "compare.arms=[judge]")
+        asked = []
+        for model in ("one", "one", "other"):
+            assert main(["compare", *overrides(place, run, *given, f"judge.model={model}")]) == 0
+            asked.append((len(server.bodies), _model(run)))
+    assert asked == [(96, "one"), (96, "one"), (192, "other")]
+
+
+def _model(run: Path) -> str:
+    (model,) = {scores["facts"]["model"] for scores in json.loads((run / "compare.json").read_text())["scores"]}
+    return model

@@ -1,0 +1,405 @@
+"""``alora recalibrate`` and ``alora fleet`` on a battery that was trained for real."""
+
+import copy
+import json
+import math
+import shutil
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+
+from alora.adapter.folder import AdapterWeights, save_adapter
+from alora.base.load import load_base
+from alora.bundle.manifest import CARD_FILE, CERTIFICATE_FILE, MoveRecord, content_digest, manifest_from_dict
+from alora.bundle.move import parity_run, require_movable
+from alora.bundle.read import load_battery, load_bundle
+from alora.bundle.write import BundleContents, write_bundle
+from alora.cli import main
+from alora.commands import fleet as fleet_command
+from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
+from alora.data.labelled import read_multilabelled
+from alora.data.splits import hold_out, rows_digest
+from alora.errors import BundleError, DataError
+from alora.evaluation.calibration import fit_operating_point, positive_probability
+from alora.evaluation.predict import predict
+from alora.identity.certificate import read_certificate
+from alora.identity.certify import certify
+from alora.prefix.scorer import Scorer
+from alora.probes import probe_conversations
+from tests.integration.lab.compare.places import make_place, overrides, write_rows
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = make_place(tmp_path_factory.mktemp("operations"))
+    assert main(["train", *overrides(place, place / "run", "adapter.rank=4", "training.learning_rate=3e-3")]) == 0
+    return place
+
+
+@pytest.fixture
+def battery(place, tmp_path):
+    """A copy that a test may change."""
+    return shutil.copytree(place / "run/battery", tmp_path / "battery")
+
+
+def recalibrate(place, artifact, *more: str) -> int:
+    rows = f"data.validation={place / 'validation.jsonl'}"
+    return main(
+        ["recalibrate", f"artifact={artifact}", f"base.source={place / 'base'}", rows, "evaluation.bootstrap=60", *more]
+    )
+
+
+def digests(folder):
+    return {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_battery_gets_the_thresholds_of_another_precision(place, battery, tmp_path):
+    before = digests(battery)
+    assert recalibrate(place, battery, "base.dtype=bfloat16", f"output={tmp_path / 'half'}") == 0
+    assert digests(battery) == before
+    half = load_battery(tmp_path / "half")
+    base = load_base(BaseSettings(source=str(place / "base"), dtype="bfloat16"))
+    rows = read_multilabelled(str(place / "validation.jsonl"), DataSettings(), [b.policy for b in half])
+    with Scorer(base, [bundle.weights for bundle in half]) as scorer:
+        answers = predict(
+            scorer, half[0].renderer(base), [b.policy for b in half], [b.suffix for b in half], rows, progress=False
+        )
+    for bundle, old, answer in zip(half, load_battery(battery), answers, strict=True):
+        point = bundle.manifest.operating_point
+        expected = fit_operating_point(answer.logits_NL, answer.label_ids_N, EvaluationSettings(bootstrap=60))
+        assert point == replace(expected, dtype="bfloat16", engine="packed")
+        assert point.threshold_low <= point.threshold <= point.threshold_high
+        assert (bundle.manifest.base.dtype, old.manifest.base.dtype) == ("bfloat16", "float32")
+        assert bundle.weights.digest == old.weights.digest
+        assert bundle.manifest.certificate is not None
+        assert bundle.manifest.data["train"] == old.manifest.data["train"]
+        assert "bfloat16" in (bundle.folder / "README.md").read_text()
+    points = [bundle.manifest.operating_point.threshold for bundle in half]
+    assert points != [bundle.manifest.operating_point.threshold for bundle in load_battery(battery)]
+
+
+def test_one_bundle_in_its_place_for_the_lowest_cost(place, battery, capsys):
+    assert recalibrate(place, battery / "red", "evaluation=lowest_cost", "json=true") == 0
+    told = json.loads(capsys.readouterr().out)
+    point = load_bundle(battery / "red").manifest.operating_point
+    assert (point.target, point.costs, point.dtype, point.engine) == ("cost", (1.0, 10.0), "float32", "packed")
+    assert told["policies"][0]["threshold"] == point.threshold
+    assert told["bundles"] == [str(battery / "red")]
+    assert load_bundle(battery / "blue").manifest.operating_point.target == "f1"
+    assert recalibrate(place, battery, "base.dtype=bfloat16") == 0  # each for what it was fitted for
+    targets = [bundle.manifest.operating_point for bundle in load_battery(battery)]
+    assert [(p.target, p.costs, p.dtype) for p in targets] == [
+        ("cost", (1.0, 10.0), "bfloat16"),
+        ("f1", None, "bfloat16"),
+    ]
+
+
+def test_a_battery_moves_to_four_bits_as_a_whole(place, battery, tmp_path, capsys):
+    before = digests(battery)
+    assert recalibrate(place, battery, "base.quantization=nf4", "policies=[red]") == 2
+    assert "would leave the battery on two bases" in capsys.readouterr().err
+    assert digests(battery) == before
+    assert recalibrate(place, battery, "base.quantization=nf4", f"output={tmp_path / 'nf4'}") == 0
+    assert "float32 on nf4, scorer packed" in capsys.readouterr().out
+    for bundle, old in zip(load_battery(tmp_path / "nf4"), load_battery(battery), strict=True):
+        assert (bundle.manifest.base.fingerprint.quantization, bundle.weights.digest) == ("nf4", old.weights.digest)
+        own, former = (read_certificate(item.folder / CERTIFICATE_FILE) for item in (bundle, old))
+        assert own.passed
+        assert own.base.quantization == "nf4" != former.base.quantization
+        assert bundle.manifest.operating_point != old.manifest.operating_point
+
+
+def test_who_moves_to_another_quantization_has_a_parity_run(place, battery, tmp_path, capsys):
+    """Its golden rows there beside its golden rows here; a later fit on the same base keeps what was found."""
+    assert load_bundle(battery / "red").manifest.moved is None
+    assert recalibrate(place, battery, "base.quantization=nf4", f"output={tmp_path / 'nf4'}") == 0
+    assert "red: parity with the base in none: " in capsys.readouterr().out
+    for bundle, old in zip(load_battery(tmp_path / "nf4"), load_battery(battery), strict=True):
+        moved = bundle.manifest.moved
+        assert moved is not None
+        assert (moved.quantization, moved.dtype, moved.rows) == ("none", "float32", len(old.golden))
+        here, there = (
+            np.array([scipy.special.log_softmax(row.label_logits) for row in item.golden]) for item in (old, bundle)
+        )
+        largest = np.max(np.abs(here - there) / np.maximum(1, np.abs(here)))
+        assert moved.largest_difference == pytest.approx(largest)
+        assert largest > 1e-4
+        fired = [
+            [positive_probability(np.array([row.label_logits]), point.temperature, point.bias)[0] >= point.threshold
+             for row in item.golden]
+            for item in (old, bundle) for point in [item.manifest.operating_point]
+        ]  # fmt: skip
+        assert moved.same_verdict == sum(one == other for one, other in zip(*fired, strict=True))
+    assert recalibrate(place, tmp_path / "nf4", "base.quantization=nf4", "evaluation.target=recall", "json=true") == 0
+    assert "parity" not in json.loads(capsys.readouterr().out)["policies"][0]
+    card = (tmp_path / "nf4/red" / CARD_FILE).read_text()
+    assert "moved from the base in quantization `none` (float32)" in card
+    assert "measured before the operating point was fitted again" in card
+    kept = load_bundle(tmp_path / "nf4/red").manifest
+    assert kept.moved is not None
+    assert kept.moved.quantization == "none"
+
+
+def test_a_parity_run_sees_another_adapter(place, battery):
+    """The control: on the same base the answers are the same, and those of its opposite turn."""
+    base = load_base(BaseSettings(source=str(place / "base"), dtype="float32"))
+    bundle = load_bundle(battery / "red")
+    point = bundle.manifest.operating_point
+    same = parity_run(bundle, base, point)
+    assert same.same_verdict == same.rows == len(bundle.golden) > 1
+    assert same.largest_difference is not None
+    assert same.largest_difference < 1e-5
+    half = replace(base, model=copy.deepcopy(base.model).to(torch.bfloat16))
+    assert parity_run(bundle, half, point).dtype == "float32", "of the base that it comes from"
+    far = replace(bundle, golden=tuple(replace(row, label_logits=(1000.0, 990.0)) for row in bundle.golden))
+    assert parity_run(far, base, point).largest_difference is not None
+    broken = replace(bundle, golden=tuple(replace(row, label_logits=(math.nan, 0.0)) for row in bundle.golden))
+    with pytest.raises(DataError, match="are not finite"):
+        parity_run(broken, base, point)
+    opposite = AdapterWeights(bundle.weights.spec, {n: (a, -b) for n, (a, b) in bundle.weights.tensors.items()})
+    turned = parity_run(replace(bundle, weights=opposite), base, point)
+    assert turned.largest_difference is not None
+    assert turned.largest_difference > 0.1
+
+
+def test_what_renders_otherwise_cannot_be_moved(place, battery):
+    """The fault: a move skipped the check, and compared answers to other conversations."""
+    base = load_base(BaseSettings(source=str(place / "base"), dtype="float32"))
+    bundle = load_bundle(battery / "red")
+    require_movable(bundle, base)
+    other = replace(bundle, golden=tuple(replace(row, prefix_sha256="0" * 64) for row in bundle.golden))
+    with pytest.raises(BundleError, match="not those that it renders"):
+        require_movable(other, base)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rows": "many"},
+        {"dtype": "int3"},
+        {"largest_difference": float("nan")},
+        {"quantization": 4},
+    ],
+)
+def test_a_parity_run_that_cannot_be_is_no_manifest(battery, wrong):
+    content = load_bundle(battery / "red").manifest.as_dict()
+    sound = asdict(MoveRecord("nf4", "float32", 8, 7, None))
+    for moved, fits in ((sound, True), (sound | wrong, False)):
+        changed = content | {"moved": moved}
+        changed["sha256"] = content_digest(changed)
+        if fits:
+            assert manifest_from_dict(changed, "here").moved == MoveRecord(**sound)
+        else:
+            with pytest.raises(BundleError, match="not a valid manifest"):
+                manifest_from_dict(changed, "here")
+
+
+def test_a_bundle_without_golden_rows_cannot_be_moved(place, battery, capsys):
+    old = load_bundle(battery / "red")
+    base = load_base(BaseSettings(source=str(place / "base"), dtype="float32"))
+    certificate = read_certificate(old.folder / CERTIFICATE_FILE)
+    point = old.manifest.operating_point
+    contents = BundleContents(
+        old.policy, old.manifest.prompt, point, base=base, weights=old.weights, certificate=certificate
+    )
+    write_bundle(contents, battery / "red", golden_rows=0)
+    assert recalibrate(place, battery / "red", "base.quantization=nf4") == 2
+    assert "stores no golden rows" in capsys.readouterr().err
+    assert load_bundle(battery / "red").manifest.base.fingerprint.quantization == "none"
+
+
+def test_rows_come_from_the_run_where_none_are_given(place, capsys):
+    battery = place / "run/battery"
+    before = digests(battery)
+    command = ["recalibrate", f"artifact={battery}", "evaluation.bootstrap=20", "json=true"]
+    assert main([*command, f"output={place / 'again'}"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == "validation.jsonl"
+    assert digests(battery) == before
+
+
+def test_a_run_without_validation_rows_gives_those_that_it_held_out(place, tmp_path, capsys):
+    """Never those that it trained on."""
+    run = shutil.copytree(place / "run", tmp_path / "run")
+    written = (run / "run.yaml").read_text()
+    changed = written.replace(f"validation: {place / 'validation.jsonl'}", "validation: null")
+    assert changed != written
+    share = f"validation_share: {DataSettings().validation_share}"
+    assert share in changed
+    assert "folds: null" in changed
+    (run / "run.yaml").write_text(changed.replace(share, "validation_share: 0.3").replace("folds: null", "folds: 1"))
+    claim = json.loads((run / "inputs.json").read_text())
+    claim["settings"]["data"] |= {"validation_share": 0.3, "folds": 1}
+    bundles = load_battery(run / "battery")
+    rows = read_multilabelled(str(place / "train.jsonl"), DataSettings(), [bundle.policy for bundle in bundles])
+    train, held_out = hold_out(rows, 0.3)
+    assert len(train) > len(held_out)
+    claim["inputs"] |= {"train rows": rows_digest(train), "validation rows": rows_digest(held_out)}
+    (run / "inputs.json").write_text(json.dumps(claim))
+    assert main(["recalibrate", f"artifact={run / 'battery'}", "evaluation.bootstrap=20", "json=true"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == "rows that the run held out of train.jsonl"
+    bundles = load_battery(run / "battery")
+    assert [bundle.manifest.operating_point.rows for bundle in bundles] == [len(held_out)] * 2
+    assert main(["recalibrate", f"artifact={run / 'battery/red'}", "evaluation.bootstrap=20", "json=true"]) == 0
+    assert load_bundle(run / "battery/red").manifest.operating_point == bundles[0].manifest.operating_point
+
+
+def test_rows_that_choose_nothing_change_nothing(place, battery, tmp_path, capsys):
+    lines = (place / "validation.jsonl").read_text().splitlines()
+    (tmp_path / "one.jsonl").write_text("\n".join(line for line in lines if json.loads(line)["labels"]["red"] == "ok"))
+    before = digests(battery)
+    assert recalibrate(place, battery, f"data.validation={tmp_path / 'one.jsonl'}") == 2
+    assert "all of one class" in capsys.readouterr().err
+    assert recalibrate(place, battery, "scorer=http://127.0.0.1:9") == 2
+    assert recalibrate(place, battery, f"data.validation={tmp_path / 'none.jsonl'}") == 2
+    assert digests(battery) == before
+
+
+def test_a_battery_that_cannot_be_written_whole_stays_as_it_is(place, battery, capsys):
+    folders = sorted(file.parent for file in battery.glob("*/alora.json"))
+    (folders[-1] / ".DS_Store").write_bytes(b"")  # a file manager's
+    before = digests(battery)
+    assert recalibrate(place, battery, "evaluation.target=recall") == 2
+    assert ".DS_Store" in capsys.readouterr().err
+    assert digests(battery) == before
+
+
+def test_another_base_is_refused(place, battery, tmp_path, capsys):
+    from tests.toy_models import toy_model
+    from tests.toy_tokenizers import toy_tokenizer
+
+    tokenizer = toy_tokenizer("qwen3")
+    toy_model("qwen3", seed=7, vocab=len(tokenizer)).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    assert recalibrate(place, battery, f"base.source={tmp_path / 'other'}") == 2
+    assert "weights are not those" in capsys.readouterr().err
+
+
+def fleet(place, battery, *more: str) -> int:
+    rows = f"data.test={place / 'test.jsonl'}"
+    base = f"base.source={place / 'base'}"
+    return main(["fleet", f"battery={battery}", base, rows, "evaluation.bootstrap=20", f"output={battery}", *more])
+
+
+def test_labels_that_were_renamed_since_the_last_version_are_named_before_anything_is_scored(
+    place, battery, tmp_path, capsys, monkeypatch
+):
+    last = shutil.copytree(battery, tmp_path / "last")
+    earlier = [SimpleNamespace(policy=replace(load_bundle(last / "red").policy, labels=("breach", "fine")))]
+    stock = fleet_command.read_bundles
+    monkeypatch.setattr(
+        fleet_command,
+        "read_bundles",
+        lambda named, *rest: (earlier, None) if str(last) in named else stock(named, *rest),
+    )
+    monkeypatch.setattr(fleet_command, "load_base", lambda _: pytest.fail("a base was loaded"))
+    assert fleet(place, battery, f"fleet.against={last}") == 2
+    assert "policy red has the labels violation, ok" in capsys.readouterr().err
+
+
+def degrade(place, battery, policy: str) -> None:
+    """The policy's adapter answers the opposite: B with its sign turned, certified and bundled as any other."""
+    old = load_bundle(battery / policy)
+    tensors = {name: (a_rd, -b_or) for name, (a_rd, b_or) in old.weights.tensors.items()}
+    weights = AdapterWeights(old.weights.spec, tensors)
+    base = load_base(BaseSettings(source=str(place / "base")))
+    save_adapter(weights, place / f"degraded-{policy}", "base")
+    prompts = [old.renderer(base).prompt(talk, old.policy) for talk in probe_conversations(2, "test")]
+    settings = IdentitySettings(dtypes=["float32"], negative_controls=False)
+    certificate = certify(base, place / f"degraded-{policy}", prompts, settings)
+    point = old.manifest.operating_point
+    contents = BundleContents(
+        old.policy, old.manifest.prompt, point, base=base, weights=weights, certificate=certificate
+    )
+    write_bundle(contents, battery / policy, golden_rows=1)
+
+
+def test_a_battery_beside_itself_passes(place, battery, capsys):
+    assert fleet(place, battery, f"fleet.against={place / 'run/battery'}", "fleet.tolerance=0") == 0
+    out = capsys.readouterr().out
+    assert out.count("unchanged") == 2
+    assert "REGRESSED" not in out
+    found = json.loads((battery / "fleet.json").read_text())
+    assert found["regressed"] == []
+    fires = np.array(found["crossfire"]["fires"])
+    assert fires[0, 0] > 0.5 > fires[0, 1]  # red and blue never share a row
+    assert fires[1, 1] > 0.5 > fires[1, 0]
+
+
+def test_a_degraded_adapter_fails_and_is_named(place, battery, capsys):
+    degrade(place, battery, "red")
+    assert fleet(place, battery, f"fleet.against={place / 'run/battery'}") == 1
+    assert "REGRESSED: auroc" in capsys.readouterr().out
+    found = json.loads((battery / "fleet.json").read_text())
+    assert found["regressed"] == ["red"]
+    assert [drift["state"] for drift in found["drifts"]] == ["changed", "unchanged"]
+    assert fleet(place, battery) == 0  # without a last version there is nothing to fall from
+
+
+def test_a_policy_that_is_gone_fails(place, battery):
+    content = json.loads((battery / "battery.json").read_text())
+    (battery / "battery.json").write_text(json.dumps(content | {"bundles": ["red"]}))
+    assert fleet(place, battery, f"fleet.against={place / 'run/battery'}") == 1
+    assert json.loads((battery / "fleet.json").read_text())["regressed"] == ["blue"]
+    assert fleet(place, battery, f"fleet.against={place / 'run/battery'}", "policies=[red,blue]") == 1
+    assert fleet(place, battery, f"fleet.against={place / 'run/battery'}", "policies=[red]") == 0
+    assert fleet(place, place / "run/battery", f"fleet.against={battery}", "policies=[blue]", f"output={place}") == 0
+    assert [drift["state"] for drift in json.loads((place / "fleet.json").read_text())["drifts"]] == ["new"]
+
+
+def test_a_policy_whose_rows_cannot_be_read_fails_and_is_named(place, battery, tmp_path, capsys):
+    """What nobody measured has not passed."""
+    shutil.copy(place / "test.jsonl", tmp_path / "red.jsonl")
+    for content, code in ((place / "test.jsonl").read_text(), 0), ("not JSON", 1):
+        (tmp_path / "blue.jsonl").write_text(content)
+        assert fleet(place, battery, f"data.test={tmp_path}/%policy%.jsonl") == code
+        assert list(json.loads((battery / "fleet.json").read_text())["unusable"]) == ["blue"] * code
+    assert "blue is left out" in capsys.readouterr().err
+    assert fleet(place, battery, f"data.test={tmp_path}/%policy%.jsonl", "json=true") == 1
+    told = capsys.readouterr()
+    assert "blue is left out" in told.err
+    assert json.loads(told.out) == json.loads((battery / "fleet.json").read_text())
+
+
+def test_rows_that_the_run_was_trained_on_are_told(place, tmp_path, capsys):
+    """In its folder: a battery elsewhere does not know them."""
+    of_run, known = place / "run/battery", f"{place / 'train.jsonl'}"
+    for rows, leaks in ((known, 2), (f"{place / 'test.jsonl'}", 0)):
+        assert fleet(place, of_run, f"data.test={rows}", f"output={tmp_path}") == 0
+        assert capsys.readouterr().err.count("[LEAK]") == leaks
+        found = json.loads((tmp_path / "fleet.json").read_text())["evaluations"]
+        assert [item["trained_on"] for item in found] == [40 * bool(leaks)] * 2
+        assert recalibrate(place, of_run, f"data.validation={rows}", f"output={tmp_path / 'again'}") == 0
+        told = capsys.readouterr().err
+        assert told.count("[LEAK]") == leaks
+        assert not leaks or "red: 40 of 40 rows are of its training" in told
+
+
+def test_rows_of_a_training_file_that_has_changed_since_are_counted_by_what_is_there(place, tmp_path, capsys):
+    """One row more: the others are still those that the run was trained on."""
+    train, rows = place / "train.jsonl", f"{tmp_path}/rows.jsonl"
+    before = train.read_text()
+    shutil.copy(train, rows)
+    own = write_rows(tmp_path / "more.jsonl", 1, 9).read_text()
+    for added, changed in (("", 0), (own, 1)):
+        train.write_text(before + added)
+        assert fleet(place, place / "run/battery", f"data.test={rows}", f"output={tmp_path}") == 0
+        told = capsys.readouterr().err
+        assert (told.count("[LEAK]"), told.count("training rows have changed since the run")) == (2, changed)
+        found = json.loads((tmp_path / "fleet.json").read_text())["evaluations"]
+        assert [item["trained_on"] for item in found] == [40, 40]
+        again = f"output={tmp_path / f'again{changed}'}"
+        assert recalibrate(place, place / "run/battery", f"data.validation={rows}", again) == 0
+        assert "red: 40 of 40 rows are of its training" in capsys.readouterr().err
+    train.write_text(before + "{")
+    assert fleet(place, place / "run/battery", f"data.test={rows}", f"output={tmp_path}") == 0
+    assert "which rows are of the run's training cannot be told: " in capsys.readouterr().err
+    train.write_text(before)
+
+
+def test_no_word_of_a_conversation_is_in_the_report(place, battery):
+    assert fleet(place, battery) == 0
+    assert "says red" not in (battery / "fleet.json").read_text().replace("Nobody says red", "")

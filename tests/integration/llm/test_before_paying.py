@@ -1,0 +1,195 @@
+"""What is wrong is said before anything is sent, and what ended a run is said in its report."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from alora.cli import main
+from alora.commands.generate import generated
+from alora.config.compose import load_recipe
+from tests.integration.llm.scripted import POLICY, asks_for, command, generate, honest, pair, report, rows
+from tests.toy_recipe import toy_overrides
+from tests.unit.lab.compare.endpoint import endpoint
+
+BOTH = ("violation", "ok")
+
+
+def write_rows(name: str, *labels: str) -> None:
+    said = [{"id": f"own-{number}", "messages": [{"role": "user", "content": f"Words {number} of my own."}],
+             "label": label} for number, label in enumerate(labels)]  # fmt: skip
+    Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in said))
+
+
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_rows_that_cannot_be_read_are_refused_before(split):
+    write_rows("mine.jsonl", *BOTH, "maybe")
+    assert generate(honest, f"data.{split}=mine.jsonl") == (2, 0)
+
+
+def test_settings_that_do_not_fit_the_base_are_refused_before(folder, monkeypatch):
+    monkeypatch.setenv("ALORA_CACHE", str(folder / "cache"))
+    with endpoint(honest) as server:
+        more = ["data.train=generate", "judge.model=m", "generate.pairs=3", f"judge.url={server.url}"]
+        assert main(["train", *toy_overrides(folder, folder / "run"), *more, "adapter.rank=99999"]) == 2
+        assert server.bodies == []
+
+
+def test_validation_rows_of_your_own_are_used(folder):
+    write_rows("mine.jsonl", *BOTH * 2)
+    with endpoint(honest) as server:
+        asked = command(server.url, "data.train=generate")[1:]
+        asked = [item for item in asked if not item.startswith("output=")]
+        for more, expected in (("mine.jsonl", "mine.jsonl"), ("null", "generated/no_refunds/validation.jsonl")):
+            recipe = load_recipe("train", [*asked, f"data.validation={more}"], print)
+            assert recipe is not None
+            assert Path(generated(recipe).data.validation).resolve() == folder / expected
+
+
+@pytest.mark.parametrize("pairs", [2, 3])
+def test_few_pairs_leave_a_validation_pair(pairs):
+    assert generate(honest, pairs=pairs)[0] == 0
+    assert {row["label"] for row in rows("validation")} == {"violation", "ok"}
+
+
+def test_one_pair_is_too_few_to_hold_one_out(capsys):
+    assert generate(honest, pairs=1)[0] == 1
+    assert "validation rows hold 0 of 2 labels" in capsys.readouterr().out
+
+
+def test_validation_rows_are_of_pairs_that_are_whole():
+    def one_sided(number, body):
+        blunt = asks_for(body) == "cases" and "Case 7," not in str(body)
+        return pair(body, "You get your money back.", "Against no_refunds.") if blunt else honest(number, body)
+
+    assert generate(one_sided, "data.validation_share=0.01")[0] == 0
+    assert {row["pair"] for row in rows("validation")} == {"pair-00007"}
+
+
+def test_rows_of_two_policies_are_trained_on_together(folder):
+    for name in ("a", "b"):
+        (folder / "policy.yaml").write_text(POLICY.replace("no_refunds", name))
+        assert generate(honest, f"output={name}", pairs=3)[0] == 0
+    assert not {row["id"] for row in rows(folder="a")} & {row["id"] for row in rows(folder="b")}
+
+
+def test_your_own_dimensions_may_be_there_first(folder):
+    (folder / "out").mkdir()
+    (folder / "out/dimensions.yaml").write_text("weather: [rain, snow]\n")
+    (folder / "out/.generated.json.0123abcd.alora-part").write_text("")
+    assert generate(honest, pairs=2)[1] == 2 + 4 * 3
+    assert set(rows()[0]["generated"]["cell"]) == {"weather"}
+
+
+def test_a_dimension_of_one_value_cannot_be_held_out(folder, capsys):
+    (folder / "out").mkdir()
+    (folder / "out/dimensions.yaml").write_text("topic: [one]\ntone: [calm, angry]\n")
+    assert generate(honest, "generate.hold_out=topic") == (2, 0)
+    err = capsys.readouterr().err
+    assert "hold_out=topic is not a dimension with two values" in err
+    assert "out/dimensions.yaml: tone" in err
+
+
+def test_a_budget_that_ends_the_run_is_in_the_report(capsys):
+    assert generate(honest, "generate.max_calls=6", pairs=3)[0] == 1
+    said = capsys.readouterr().out
+    assert "generate.max_calls=6 was reached before a pair had all its votes [NO_ROWS]" in said
+    assert "take another model" not in said
+    assert generate(honest, "generate.max_calls=17", pairs=3)[0] == 0
+    assert "generate.max_calls=17 was reached after 2 of 3 pairs" in capsys.readouterr().out
+    assert (report()["pairs_wanted"], report()["pairs_asked"]) == (3, 2)
+
+
+def test_an_unencrypted_url_is_remarked_on(capsys):
+    main(command("http://192.0.2.1/v1", "judge.timeout=0.1"))
+    assert "whoever is between reads the conversations and the key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rule", ["rule: ''", ""])
+def test_a_policy_without_a_rule_is_refused(folder, rule, capsys):
+    (folder / "policy.yaml").write_text(f"id: no_refunds\ntitle: No refund promises\n{rule}\n")
+    assert generate(honest) == (2, 0)
+    assert "rule" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("topic: [1, b]", "the file.topic[0] is 1, which is not text"),
+        ("topic: []", "one without values"),
+        ("", "the file is None, which is not an object"),
+    ],
+)
+def test_dimensions_that_cannot_be_asked_for_are_refused(folder, content, words, capsys):
+    (folder / "out").mkdir()
+    (folder / "out/dimensions.yaml").write_text(content)
+    assert generate(honest) == (2, 0)
+    assert words in capsys.readouterr().err
+
+
+def test_rows_that_were_edited_are_not_written_over(folder, capsys):
+    """The same command goes on over what it wrote, a kill between its files included, and over nothing else."""
+    assert generate(honest)[0] == 0
+    edited = (folder / "out/train.jsonl").read_text().replace("violation", "ok")
+    first = (folder / "out/validation.jsonl").read_bytes()
+    assert generate(honest, "generate.max_calls=1000", pairs=13)[0] == 0
+    (folder / "out/validation.jsonl").write_bytes(first)  # as a kill between the mark and the rows leaves it
+    assert generate(honest, pairs=13) == (0, 0)
+    (folder / "out/train.jsonl").write_text(edited)
+    assert generate(honest) == (2, 0)
+    assert "out/train.jsonl was edited since it was written" in capsys.readouterr().err
+    assert (folder / "out/train.jsonl").read_text() == edited
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "validation.jsonl", "dropped.jsonl"])
+def test_rows_that_are_edited_while_more_are_asked_for_are_not_written_over(folder, name, capsys):
+    assert generate(honest)[0] == 0
+
+    def edit(number, body):
+        if number == 5:
+            (folder / "out" / name).write_text('{"kept": "by hand"}\n')
+        return honest(number, body)
+
+    code, asked = generate(edit, pairs=13)
+    assert code == 2
+    assert asked > 5
+    assert f"out/{name} was edited since it was written, and would be written over" in capsys.readouterr().err
+    assert (folder / "out" / name).read_text() == '{"kept": "by hand"}\n'
+    (folder / "out" / name).unlink()
+    assert generate(honest, pairs=13) == (0, 0), "what was answered is paid for once"
+
+
+def test_dropped_rows_that_were_edited_are_not_written_over(folder, capsys):
+    assert generate(honest, pairs=2)[0] == 0
+    (folder / "out/dropped.jsonl").write_text('{"kept": "by hand"}\n')
+    assert generate(honest, pairs=2) == (2, 0)
+    said = capsys.readouterr().err
+    assert "out/dropped.jsonl was edited since it was written, and would be written over; move it away" in said
+    assert (folder / "out/dropped.jsonl").read_text() == '{"kept": "by hand"}\n'
+    (folder / "out/dropped.jsonl").unlink()
+    assert generate(honest, pairs=2) == (0, 0)
+
+
+def test_a_missing_judge_is_named(capsys):
+    def one_of_two(number, body):
+        return 404 if body["model"] == "b" else honest(number, body)
+
+    assert generate(one_of_two, "generate.judges=[m,b]")[0] == 2
+    assert "model 'b' is served there" in capsys.readouterr().err
+
+
+def test_few_positive_validation_rows_are_said_as_alora_check_says_it(capsys):
+    assert generate(honest)[0] == 0
+    assert "2 of 4 validation rows are violation, a threshold needs 10" in capsys.readouterr().out
+    assert main(["check", "policy.file=policy.yaml", "data.train=out/train.jsonl",
+                 "data.validation=out/validation.jsonl"]) == 2  # fmt: skip
+    assert "[FEW_POSITIVES]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrote", ["5", '{"train.jsonl": 5}', '{"train.jsonl": "abc"}'])
+def test_a_mark_of_another_form_is_refused(folder, wrote, capsys):
+    assert generate(honest, pairs=2)[0] == 0
+    mark = json.loads((folder / "out/generated.json").read_text())
+    (folder / "out/generated.json").write_text(json.dumps(mark | {"wrote": json.loads(wrote)}))
+    assert generate(honest, pairs=2) == (2, 0)
+    assert "generated.json is damaged (wrote" in capsys.readouterr().err

@@ -1,0 +1,152 @@
+"""``alora check data.noise=true`` names the rows whose label was turned, by file and line; with a judge, those that it
+labels otherwise."""
+
+import json
+import re
+
+import pytest
+
+from alora.cli import main
+from tests.toy_recipe import toy_base_folder, toy_rows
+from tests.unit.lab.compare.endpoint import completion, endpoint, says
+
+
+def judge(number: int, body: dict) -> object:
+    """Right, but for rows 7 and 8; surer of some rows than of others, and not sure at all of row 8."""
+    text = body["messages"][1]["content"].partition("<conversation>")[2]
+    if "message 0 6 says" in text:
+        return says("ok", 70)
+    if "message 0 7 says" in text:
+        return says("violation", 0)
+    return says("violation" if "says red" in text else "ok", 99 if "message 0 41 says" in text else 60)
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    toy_rows(tmp_path / "train.jsonl", 80)
+    toy_rows(tmp_path / "validation.jsonl", 40, seed=1)
+    (tmp_path / "policy.yaml").write_text("id: toy\ntitle: No red\nrule: Nobody says red.\n")
+    return ["check", f"base.source={toy_base_folder(tmp_path / 'base')}", "policy.file=policy.yaml",
+            "data.train=train.jsonl", "data.validation=validation.jsonl", "prompt.max_prefix_tokens=400"]  # fmt: skip
+
+
+@pytest.mark.parametrize("counts", [(1, 0), (1, 1)])
+@pytest.mark.parametrize("strict", ["false", "true"])
+def test_too_few_rows_are_a_note(asked, counts, strict, tmp_path, capsys):
+    lines = (tmp_path / "train.jsonl").read_text().splitlines()
+    kept = [line for label, count in zip(("violation", "ok"), counts, strict=True)
+            for line in [line for line in lines if json.loads(line)["label"] == label][:count]]  # fmt: skip
+    (tmp_path / "train.jsonl").write_text("\n".join(kept) + "\n")
+    found = []
+    for noise in ("false", "true"):
+        code = main([*asked, "json=true", f"strict={strict}", f"data.noise={noise}"])
+        report = json.loads(capsys.readouterr().out)
+        found.append((code, report["ready"], report["findings"]))
+        assert any("too few rows of a label" in text for text in report["notes"]) == (noise == "true")
+    assert found[0] == found[1]
+
+
+def test_turned_labels_are_listed(asked, tmp_path, capsys):
+    file = tmp_path / "train.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for number in (10, 41):
+        lines[number]["label"] = "ok" if lines[number]["label"] == "violation" else "violation"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for more, expected in (([], []), (["data.noise=true"], ["train.jsonl:11", "train.jsonl:42"])):
+        assert main([*asked, "json=true", *more]) == 0
+        found = json.loads(capsys.readouterr().out)["findings"]
+        assert sorted(item["where"] for item in found if item["code"] == "LABEL_DOUBTFUL") == expected
+        assert "WORDS_UNSURE" not in {item["code"] for item in found}
+    for number in range(0, 80, 3):
+        lines[number]["label"] = "ok" if lines[number]["label"] == "violation" else "violation"
+    (tmp_path / "noisy.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main([*asked, "json=true", "data.noise=true", "data.train=noisy.jsonl"]) == 0
+    found = json.loads(capsys.readouterr().out)["findings"]
+    (unsure,) = [item for item in found if item["code"] == "WORDS_UNSURE"]
+    assert f"{sum(item['code'] == 'LABEL_DOUBTFUL' for item in found)} labels may be right" in unsure["problem"]
+    with endpoint(judge) as server:
+        more = ["data.noise=true", f"judge.url={server.url}", "judge.model=m"]
+        for requests in (80, 80):  # the second time all answers are there
+            assert main([*asked, "json=true", *more]) == 0
+            found = json.loads(capsys.readouterr().out)["findings"]
+            told = [(item["where"], item["problem"]) for item in found if item["code"] == "JUDGE_DISAGREES"]
+            assert [where for where, _ in told] == [
+                "train.jsonl:42",
+                "train.jsonl:7",
+                "train.jsonl:11",
+                "train.jsonl:8",
+            ]
+            assert "labels it 'violation'; the judge says 'ok' (0.70); read it" in told[1][1]
+            assert "the judge says 'violation' (0.00); read it" in told[3][1]
+            assert len(server.bodies) == requests
+    assert main([*asked, "data.noise=true", "judge.url=http://127.0.0.1:9/v1"]) == 2
+    assert "no judge.model=NAME" in capsys.readouterr().err
+
+
+def with_judge(asked, behaviour, capsys, *more) -> tuple[list[dict], str]:
+    """Findings of the judge, and the remarks."""
+    with endpoint(behaviour) as server:
+        judged = ("data.noise=true", f"judge.url={server.url}", "judge.model=m", "judge.retries=0")
+        assert main([*asked, "json=true", *judged, *more]) == 0
+    out, remarks = capsys.readouterr()
+    return [item for item in json.loads(out)["findings"] if item["code"].startswith("JUDGE")], remarks
+
+
+@pytest.mark.parametrize(("unreadable", "warned"), [(25, True), (24, False)])
+def test_a_judge_that_cannot_be_read_is_warned_of(unreadable, warned, asked, capsys):
+    def behaviour(number, body):
+        text = body["messages"][1]["content"].partition("<conversation>")[2]
+        row = int(text.partition("message 0 ")[2].split()[0])
+        return completion("I would rather not say.") if row < unreadable else says("ok" if row % 2 else "violation")
+
+    found, _ = with_judge(asked, behaviour, capsys)
+    assert [item["code"] for item in found] == ["JUDGE_UNREADABLE"] * warned
+    assert not warned or "no readable answer for 25 of 80 rows" in found[0]["problem"]
+
+
+@pytest.mark.parametrize(("right", "warned"), [(0, True), (1, False)])
+def test_a_judge_no_better_than_one_label_for_all_is_warned_of(right, warned, asked, capsys):
+    def behaviour(number, body):  # but for ``right`` rows of the other label, all are ok
+        text = body["messages"][1]["content"].partition("<conversation>")[2]
+        return says("violation" if right and "message 0 0 says" in text else "ok", 99)
+
+    found, _ = with_judge(asked, behaviour, capsys)
+    codes = [item["code"] for item in found]
+    assert codes == ["JUDGE_UNSURE"] * warned + ["JUDGE_DISAGREES"] * (40 - right)
+    assert not warned or "agrees with 40 of 80 labels, and one label for all rows would with 40;" in found[0]["problem"]
+
+
+def test_what_a_judge_takes_is_said_before_and_after(asked, capsys):
+    with endpoint(judge) as server:
+        more = ["data.noise=true", f"judge.url={server.url}", "judge.model=m"]
+        for prices, told in (
+            (["judge.input_price=5", "judge.output_price=10"],
+             "toy: 80 requests, 8000 input and 800 output tokens, cost 0.0480\n"),
+            ([], "toy: 0 requests, 0 input and 0 output tokens\n"),
+        ):  # fmt: skip
+            assert main([*asked, *more, *prices]) == 0
+            remarks = capsys.readouterr().err
+            before = "asking m about 80 rows of toy; answers that are in the cache cost nothing\n"
+            assert remarks.index(before) < remarks.index(told)
+
+
+def test_what_a_judge_took_is_said_where_it_ends_early(asked, capsys):
+    with endpoint(lambda number, body: says("ok") if number < 30 else 401) as server:
+        more = ["data.noise=true", f"judge.url={server.url}", "judge.model=m", "judge.concurrency=1"]
+        assert main([*asked, *more]) == 2
+    # A request may be under way when another one is refused.
+    assert re.search(r"^toy: \d+ requests, 3000 input and 300 output tokens$", capsys.readouterr().err, re.MULTILINE)
+
+
+def test_no_judge_is_asked_about_a_policy_without_a_rule(asked, tmp_path, capsys):
+    (tmp_path / "policy.yaml").write_text("id: toy\ntitle: No red\nrule: ' '\n")
+    with endpoint(judge) as server:
+        assert main([*asked, "data.noise=true", f"judge.url={server.url}", "judge.model=m"]) == 2
+    assert not server.bodies
+    out, remarks = capsys.readouterr()
+    assert "policy 'toy' has no rule to judge by; give it one" in out
+    assert "asking" not in remarks

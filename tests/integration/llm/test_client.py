@@ -1,0 +1,289 @@
+"""The judge against a real server that fails in every way that servers do."""
+
+import contextlib
+import json
+import socketserver
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+
+from alora.config.schema import JudgeSettings
+from alora.data.conversation import Conversation, Message
+from alora.errors import ConfigError
+from alora.llm.client import LONGEST_PAUSE, JudgeClient, NoAnswer
+from alora.llm.judge_prompt import Answer
+from alora.policy import Policy
+from tests.unit.lab.compare.endpoint import completion, endpoint, says
+
+POLICY = Policy("refunds", "No refunds", "Nobody promises a refund.")
+TALK = Conversation("c", (Message("user", "May I have my money back?"),))
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def ask(behaviour, **settings):
+    """One question: the answer, what it took, and what the server saw."""
+    with endpoint(behaviour) as server:
+        given = JudgeSettings(
+            **{"url": server.url, "model": "m", "api_key_env": "JUDGE_KEY", "timeout": 5.0} | settings
+        )
+        with JudgeClient(given, pause=0.001) as client:
+            return client.ask(POLICY, TALK), client.usage, server
+
+
+def test_a_good_answer(monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", "secret-key")
+    answer, usage, server = ask(lambda number, body: says("violation", 80))
+    assert answer == Answer(0, 0.8)
+    assert (usage.requests, usage.input_tokens, usage.output_tokens) == (1, 100, 10)
+    (body,), (headers,) = server.bodies, server.headers
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("m", 0.0, 200)
+    assert "May I have my money back?" in body["messages"][1]["content"]
+    assert headers["authorization"] == "Bearer secret-key"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        500,
+        503,
+        429,
+        (429, {"Retry-After": "0"}, {"error": {"message": "slow down"}}),
+        (503, {"Retry-After": "soon"}, b"<html>busy</html>"),
+        b'{"choices": [{"mess',
+        b"<html>gateway</html>",
+        b"",
+        b"\xff\xfe",
+        {"choices": {}},
+        {"choices": []},
+        {"choices": [{"index": 0, "message": None}]},
+        {"error": "no choices at all"},
+        [1, 2],
+    ],
+)
+def test_a_failure_is_tried_again_and_counted(bad):
+    answer, usage, server = ask(lambda number, body: bad if number < 2 else says("ok"))
+    assert answer == Answer(1, 0.9)
+    assert (usage.requests, usage.failed_requests) == (3, 2)
+    assert len(server.bodies) == 3
+
+
+def test_a_server_that_never_recovers_costs_its_retries_and_gives_no_answer():
+    answer, usage, _ = ask(lambda number, body: 500, retries=3)
+    assert answer is NoAnswer.FAILED
+    assert (usage.requests, usage.failed_requests) == (4, 4)
+
+
+def test_pauses_grow_and_the_endpoints_wish_is_followed_within_bounds(monkeypatch):
+    pauses: list[float] = []
+    monkeypatch.setattr("alora.llm.client.time", SimpleNamespace(sleep=pauses.append))
+
+    def busy(wish: str | None) -> object:
+        return 429, {} if wish is None else {"Retry-After": wish}, {"error": {"message": "slow down"}}
+
+    wishes = [None, None, None, "7", "86400", "-5", "inf"]
+    answer, usage, _ = ask(lambda number, body: busy(wishes[number]) if number < len(wishes) else says("ok"), retries=9)
+    assert answer == Answer(1, 0.9)
+    assert usage.requests == len(wishes) + 1
+    for attempt, pause in enumerate(pauses[:3]):
+        assert 0.001 * 2**attempt <= pause <= 0.00125 * 2**attempt
+    assert pauses[3:5] == [7.0, LONGEST_PAUSE]
+    assert pauses[5] < 1
+    assert pauses[6] == LONGEST_PAUSE == 30.0
+
+
+def test_a_slow_answer_is_given_up():
+    answer, usage, _ = ask(lambda number, body: 1.0 if number == 0 else says("ok"), timeout=0.2)
+    assert answer == Answer(1, 0.9)
+    assert usage.failed_requests == 1
+
+
+@pytest.mark.parametrize("text", ["violation", "I refuse.", json.dumps({"label": "maybe"}), "", None])
+def test_words_that_are_no_label_are_asked_for_once_more_and_then_left(text):
+    assert ask(lambda number, body: completion(text), retries=0)[0] is NoAnswer.UNREADABLE
+    answer, usage, _ = ask(lambda number, body: completion(text))
+    assert answer is NoAnswer.UNREADABLE
+    assert (usage.requests, usage.unreadable_answers, usage.failed_requests) == (2, 2, 0)
+    assert usage.input_tokens == 200  # what could not be read was paid for
+    answer, usage, _ = ask(lambda number, body: completion(text) if number == 0 else says("ok"))
+    assert answer == Answer(1, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (401, "JUDGE_KEY is missing"),
+        (403, "JUDGE_KEY is missing"),
+        (404, "ends with its version"),
+        (405, "takes no chat completions"),
+    ],
+)
+def test_what_no_retry_mends_is_said_at_once(status, words, monkeypatch):
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    with pytest.raises(ConfigError, match=words):
+        ask(lambda number, body: status)
+
+
+def test_a_refused_key_is_not_told(monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", "secret-key")
+    with pytest.raises(ConfigError, match="was refused") as caught:
+        ask(lambda number, body: 401)
+    assert "secret-key" not in str(caught.value)
+
+
+AZURE = {
+    "message": "The response was filtered due to the prompt triggering the content management policy.",
+    "code": "content_filter",
+    "param": "prompt",
+}
+LONG = "This model's maximum context length is 2048 tokens, which does not support max_tokens of 200 and 1900 of prompt"
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "why"),
+    [
+        (400, AZURE, NoAnswer.FILTERED),
+        (400, {"message": "no", "code": "content_policy_violation"}, NoAnswer.FILTERED),
+        (400, {"message": LONG, "code": "context_length_exceeded"}, NoAnswer.REFUSED),
+        (413, {"message": "body too large"}, NoAnswer.REFUSED),
+        (422, {"message": "max_tokens must be at most 100"}, NoAnswer.REFUSED),
+    ],
+)
+def test_a_refused_request_costs_its_row_alone_and_no_setting(status, error, why):
+    def refusing(number, body):
+        return (status, {}, {"error": error}) if "money" in body["messages"][1]["content"] else says("ok")
+
+    with endpoint(refusing) as server:
+        with JudgeClient(JudgeSettings(url=server.url, model="m"), pause=0.001) as client:
+            assert client.ask(POLICY, TALK) is why
+            assert error["message"][:20] in client.refusal
+            assert client.ask(POLICY, Conversation("d", (Message("user", "Hello."),))) == Answer(1, 0.9)
+        assert len(server.bodies) == 2
+        assert {"temperature", "max_tokens"} <= server.bodies[-1].keys()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Unsupported parameter: '{}'",
+        "Unsupported value: '{}' does not support 0 with this model.",
+        "{} is not supported with this model. Use 'max_completion_tokens' instead.",
+        "Unrecognized request argument supplied: {}",
+    ],
+)
+def test_a_setting_that_the_model_refuses_is_left_out(words):
+    def picky(number, body):
+        for name in ("temperature", "max_tokens"):
+            if name in body:
+                return 400, {}, {"error": {"message": words.format(name)}}
+        return says("ok")
+
+    answer, usage, server = ask(picky, retries=0)
+    assert answer == Answer(1, 0.9)
+    assert usage.requests == 3
+    assert {"temperature", "max_tokens"} & server.bodies[-1].keys() == set()
+
+
+def test_threads_that_are_under_way_when_a_setting_is_left_out_try_again():
+    together = threading.Barrier(4, timeout=10)
+
+    def picky(number, body):
+        if "temperature" in body:
+            together.wait()  # all four have sent it before the first one hears of it
+            return 400, {}, {"error": {"message": "Unsupported value: 'temperature' does not support 0"}}
+        return says("ok")
+
+    with (
+        endpoint(picky) as server,
+        JudgeClient(JudgeSettings(url=server.url, model="m", retries=0)) as client,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        answers = list(pool.map(lambda _: client.ask(POLICY, TALK), range(4)))
+    assert answers == [Answer(1, 0.9)] * 4
+    assert client.usage.requests == 8
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": "10", "completion_tokens": 3.0}, (10, 3)),
+        ({"prompt_tokens": None}, (0, 0)),
+        ({"prompt_tokens": "many", "completion_tokens": [1]}, (0, 0)),
+        ({"prompt_tokens": -5, "completion_tokens": "inf"}, (0, 0)),
+        ({}, (0, 0)),
+        (None, (0, 0)),
+        ("free", (0, 0)),
+        ([5], (0, 0)),
+    ],
+)
+def test_an_odd_count_of_tokens_costs_no_answer(usage, counted):
+    answer, told, _ = ask(lambda number, body: says("ok") | {"usage": usage})
+    assert answer == Answer(1, 0.9)
+    assert (told.requests, told.failed_requests) == (1, 0)
+    assert (told.input_tokens, told.output_tokens) == counted
+
+
+def test_nobody_at_home():
+    settings = JudgeSettings(url="http://127.0.0.1:9/v1", model="m", retries=1, timeout=2.0)
+    with JudgeClient(settings, pause=0.001) as client:
+        assert client.ask(POLICY, TALK) is NoAnswer.FAILED
+        assert client.usage.failed_requests == 2
+
+
+@pytest.mark.parametrize("status", [302, 307, 308])
+def test_neither_key_nor_text_follows_to_another_place(status, monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", "s3cret")
+    with endpoint(lambda number, body: says("ok")) as elsewhere:
+        headers = {"Location": f"{elsewhere.url}/chat/completions"}
+        with pytest.raises(ConfigError, match=f"answered {status} and redirects to {elsewhere.url}"):
+            ask(lambda number, body: (status, headers, b""))
+        assert elsewhere.bodies == []
+
+
+def flood(piece: bytes, pause: float = 0.0, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n"):
+    """A server that answers every request by ``piece`` without end; its URL."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            with contextlib.suppress(OSError):
+                self.wfile.write(head)
+                while True:
+                    self.wfile.write(piece)
+                    time.sleep(pause)
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    return server
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"piece": b"x" * 2**20},
+        {"piece": b"x", "pause": 0.05},
+        {"piece": b"X: y\r\n", "pause": 0.05, "head": b"HTTP/1.1 200 OK\r\n"},
+        {"piece": b"HTTP/1.1 100 Continue\r\n\r\n", "pause": 0.05, "head": b""},
+    ],
+    ids=["bytes", "drops", "headers", "continue"],
+)
+def test_an_answer_without_end_is_given_up(answer):
+    with flood(**answer) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        with JudgeClient(JudgeSettings(url=url, model="m", retries=0, timeout=0.5)) as client:
+            assert client.ask(POLICY, TALK) is NoAnswer.FAILED
+        server.shutdown()
+
+
+@pytest.mark.parametrize("url", ["ftp://h/v1", "h:8000/v1", "http://", "http://h:99999/v1", "http://[::1/v1"])
+def test_what_is_no_address(url):
+    with pytest.raises(ConfigError, match=r"judge\.url=.* cannot be used"):
+        JudgeClient(JudgeSettings(url=url, model="m"))

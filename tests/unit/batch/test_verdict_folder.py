@@ -1,0 +1,261 @@
+"""A folder of verdicts."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from alora.batch.log_rows import survey
+from alora.batch.stored import METADATA, require_outside, tables
+from alora.batch.verdict_folder import RefusedRow, ScoredRow, VerdictFolder
+from alora.cli import main
+from alora.commands.score import _is_job
+from alora.errors import ConfigError, DataError, RunError
+from tests.unit.batch.cases import POLICIES, TIMED, log, scored, verdicts
+
+
+def test_what_a_writer_that_died_left_is_gone_when_the_job_is_done(tmp_path):
+    """On a cluster the others go on, so no new start sweeps it away."""
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    job = {"rows": 1, "rows_digest": "", "policies": asked, "shard_rows": 4}
+    with VerdictFolder(tmp_path / "v", job) as folder:
+        (tmp_path / "v/.verdicts-00000.parquet.0123abcd.alora-part").write_text("half")
+        folder.write(0, [scored(0, {"id": "c0", "at": None}, lambda *_: 0.2, 0.5)])
+        assert folder.finish() == {"scored": 1, "rejected": 0, "flagged": {"advice": 0, "refunds": 0}}
+    assert {path.name for path in (tmp_path / "v").iterdir()} == {"manifest.json", "verdicts-00000.parquet"}
+
+
+def test_a_time_that_no_text_file_can_hold_costs_no_other_row(tmp_path):
+    source = tmp_path / "log.jsonl"
+    rows = [
+        {"id": f"c{n}", "at": at, "messages": [{"role": "user", "content": "x"}]}
+        for n, at in enumerate(("\ud800", "2026-01-01"))
+    ]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    place = verdicts(tmp_path / "v", source)
+    assert [table["time"].to_pylist() for table in tables(place, ["time"])] == [["\\ud800", "2026-01-01"]]
+
+
+@pytest.fixture
+def killed(tmp_path) -> Callable[[], VerdictFolder]:
+    """A job of three shards that was killed when all were there but one; called, it goes on."""
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5, "histogram": (1,) * 10, "labels": ["violation", "ok"]}
+             for policy in POLICIES}  # fmt: skip
+    job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
+
+    def again() -> VerdictFolder:
+        return VerdictFolder(tmp_path / "v.parquet", job)
+
+    with again() as folder:
+        for shard in range(2):
+            folder.write(shard, two_rows(shard))
+    return again
+
+
+def two_rows(shard: int) -> list[ScoredRow | RefusedRow]:
+    row = scored(2 * shard, {"id": "c", "at": None}, lambda *_: 0.9, 0.5)
+    return [row, RefusedRow(2 * shard + 1, f"log.jsonl:{2 * shard + 2}", ["empty"])]
+
+
+def finish(folder: VerdictFolder) -> Mapping[str, Any]:
+    with folder:
+        for shard in folder.missing():
+            folder.write(shard, two_rows(shard))
+        return folder.finish()
+
+
+def test_a_killed_job_goes_on(killed, tmp_path):
+    assert finish(killed()) == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
+    assert {path.name for path in tmp_path.iterdir()} == {"v.parquet", "v.rejected.jsonl"}
+    assert [json.loads(line)["row"] for line in (tmp_path / "v.rejected.jsonl").read_text().splitlines()] == [1, 3, 5]
+
+
+@pytest.mark.parametrize("name", ["V.PARQUET", "v.pq", "run.2026", "verdicts-v1.2"])
+def test_the_ending_says_whether_it_is_a_file(name, tmp_path):
+    job = {"rows": 2, "rows_digest": "", "policies": {"advice": {"adapter": "0a", "threshold": 0.5}}, "shard_rows": 2}
+    assert _is_job(tmp_path / name)
+    with VerdictFolder(tmp_path / name, job) as folder:
+        folder.write(0, [RefusedRow(row, f"log.jsonl:{row + 1}", []) for row in range(2)])
+        folder.finish()
+    assert (tmp_path / name).is_file() == name.lower().endswith(("parquet", "pq"))
+
+
+def test_a_log_of_other_times_is_another_log(tmp_path):
+    source = log(tmp_path, 3)
+    before = survey(str(source), TIMED).digest
+    source.write_text(source.read_text().replace("T23:30", "T22:30", 1))
+    assert survey(str(source), TIMED).digest != before
+
+
+def test_other_files_are_no_place_for_verdicts():
+    assert not _is_job(Path("v.jsonl"))
+    for name in ("v.csv", "v.jsonl.gz", "v.TXT"):
+        with pytest.raises(ConfigError, match=r"NAME.parquet, to a folder or to NAME.jsonl"):
+            _is_job(Path(name))
+
+
+def test_a_time_column_that_no_row_has_is_refused_before_anything_is_scored(tmp_path):
+    source = tmp_path / "log.jsonl"
+    source.write_text('{"messages": [{"role": "user", "content": "x"}]}\n[]\n')
+    with pytest.raises(DataError, match=r"no row has a 'at', which data.columns.time names"):
+        survey(str(source), TIMED)
+    source.write_text("1\n")
+    assert survey(str(source), TIMED).count == 1
+
+
+def test_a_file_that_comes_while_the_job_runs_stays(killed, tmp_path):
+    folder = killed()
+    (tmp_path / "v.parquet.parts/notes.txt").write_text("mine")
+    finish(folder)
+    assert (tmp_path / "v.parquet").exists()
+    assert [path.name for path in (tmp_path / "v.parquet.parts").iterdir()] == ["notes.txt"]
+
+
+def long(file: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.concat_tables([pyarrow.parquet.read_table(file)] * 1000), file)
+
+
+def empty(file: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).slice(0, 0), file)
+
+
+def without_a_column(file: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).drop_columns(["id"]), file)
+
+
+def of_other_rows(file: Path) -> None:
+    file.write_bytes(file.with_name("verdicts-00000.parquet").read_bytes())
+
+
+def of(column: str, value: object) -> Callable[[Path], None]:
+    def change(file: Path) -> None:
+        table = pyarrow.parquet.read_table(file)
+        at = table.schema.get_field_index(column)
+        values = pyarrow.array([value] * len(table), table.schema.field(at).type)
+        pyarrow.parquet.write_table(table.set_column(at, table.schema.field(at), values), file)
+
+    return change
+
+
+def content(given: bytes) -> Callable[[Path], object]:
+    return lambda file: file.write_bytes(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [*(("verdicts-00001.parquet", damage) for damage in
+       (long, empty, without_a_column, of_other_rows, content(b"junk"), content(b""), of("refunds_adapter", "0b" * 32),
+        of("advice_threshold", 0.1), of("refunds_label", "nobody"), of("advice_flagged", False))),
+     *(("rejected-00001.jsonl", damage) for damage in
+       (content(b"\xff\xfe"), content(b""), content(b'{"row": 3}'), Path.unlink,
+        content(b'{"row": 5, "where": "log.jsonl:6", "reasons": []}')))],
+)  # fmt: skip
+def test_a_shard_that_is_damaged_is_scored_again(name, damage, killed, tmp_path):
+    damage(tmp_path / "v.parquet.parts" / name)
+    with killed() as folder:
+        folder.write(2, two_rows(2))
+        with pytest.raises(RunError, match=r"-00001\.(parquet|jsonl)"):
+            folder.finish()
+        assert list(folder.missing()) == [1]
+    assert [path.name for path in tmp_path.iterdir()] == ["v.parquet.parts"]
+    assert finish(killed()) == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
+
+
+def test_what_a_killed_try_refused_is_not_counted(killed):
+    with killed() as folder:
+        (folder.folder / "rejected-00002.jsonl").write_text('{"row": 4, "where": "log.jsonl:5", "reasons": ["busy"]}\n')
+        folder.write(2, [scored(row, {"id": "c", "at": None}, lambda *_: 0.1, 0.5) for row in (4, 5)])
+        assert folder.finish()["rejected"] == 2
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, empty, content(b"junk")])
+def test_a_complete_folder_s_shard_that_is_lost_is_scored_again(damage, tmp_path, caplog):
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
+    done = finish(VerdictFolder(tmp_path / "v", job))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "v").iterdir()}
+    assert VerdictFolder(tmp_path / "v", job).read_result() == done
+    damage(tmp_path / "v/verdicts-00001.parquet")
+    with pytest.raises(RunError, match="score"):
+        list(tables(tmp_path / "v", ["row"]))
+    again = VerdictFolder(tmp_path / "v", job)
+    assert again.read_result() is None
+    assert finish(again) == done
+    assert {path.name: path.read_bytes() for path in (tmp_path / "v").iterdir()} == before
+    assert ("shard 1 is scored again" in caplog.text) == (damage is not Path.unlink)
+
+
+@pytest.mark.parametrize("name", ["sub", "deep/sub", "sub.parquet", "sub.jsonl"])
+def test_a_folder_of_verdicts_takes_no_other_files(name, tmp_path, capsys):
+    source = log(tmp_path, 3)
+    place = verdicts(tmp_path / "v", source)
+    assert main(["score", f"artifact={tmp_path}", f"data={source}", f"output={place / name}"]) == 2
+    assert f"would lie among the verdicts in {place}; give" in capsys.readouterr().err
+    (tmp_path / "manifest.json").write_text("[1]")  # somebody else's
+    require_outside(tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["v", "v.parquet"])
+def test_counts_that_are_not_those_of_the_rows_are_not_taken(name, tmp_path):
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
+    done = finish(VerdictFolder(tmp_path / name, job))
+    forged = {"job": job, "done": done | {"flagged": {"advice": 0, "refunds": 9999}}}
+    if name == "v":
+        (tmp_path / "v/manifest.json").write_text(json.dumps(forged))
+        again = VerdictFolder(tmp_path / "v", job)
+        assert again.read_result() is None
+        assert finish(again) == done
+    else:
+        table = pyarrow.parquet.read_table(tmp_path / name)
+        forged_table = table.replace_schema_metadata({METADATA: json.dumps(forged).encode()})
+        pyarrow.parquet.write_table(forged_table, tmp_path / name)
+        with pytest.raises(RunError, match="counts are not those of its verdicts; remove it"):
+            VerdictFolder(tmp_path / name, job).read_result()
+
+
+def test_the_value_that_differs_is_named(killed, tmp_path):
+    job = killed().job
+    job["policies"]["advice"]["histogram"] = [2] * 10
+    with pytest.raises(RunError, match=r"another job: policies.advice.histogram \(\[1, .*, now \[2, .*\]\); give"):
+        VerdictFolder(tmp_path / "v.parquet", job)
+
+
+def test_a_complete_file_that_is_damaged_is_refused(killed, tmp_path):
+    finish(killed())
+    file = tmp_path / "v.parquet"
+    columns = pyarrow.parquet.read_schema(file)
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).slice(0, 2).cast(columns), file)
+    with pytest.raises(RunError, match="holds 2 of 3 verdicts; remove it"):
+        _ = killed().read_result()
+
+
+@pytest.mark.parametrize("left", range(1, 9))
+def test_a_job_that_was_killed_while_it_tidied_up_is_complete(left, killed, tmp_path, monkeypatch):
+    removed = Path.unlink
+
+    def dying(path, missing_ok=False):
+        if (tmp_path / "v.parquet").exists() and len([*path.parent.iterdir()]) == left:
+            raise KeyboardInterrupt
+        removed(path, missing_ok)
+
+    job = killed()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", dying)
+        with pytest.raises(KeyboardInterrupt):
+            finish(job)
+    assert killed().read_result() == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
+    assert {path.name for path in tmp_path.iterdir()} == {"v.parquet", "v.rejected.jsonl"}
+
+
+def test_a_folder_whose_process_was_killed_behind_the_manifest_keeps_no_lock(tmp_path):
+    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
+    job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
+    finish(VerdictFolder(tmp_path / "v", job))
+    (tmp_path / "v/.lock").touch()
+    assert VerdictFolder(tmp_path / "v", job).read_result()
+    assert not (tmp_path / "v/.lock").exists()

@@ -1,0 +1,147 @@
+"""Drift and cross-fire on answers made by hand."""
+
+import numpy as np
+import pytest
+
+from alora.config.schema import EvaluationSettings, FleetSettings
+from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.evaluation.battery_report import Member, report
+from alora.evaluation.paired import paired_auroc
+from alora.policy import Policy
+from alora.verdict import OperatingPoint
+
+QUIET = EvaluationSettings(bootstrap=0)
+POLICIES = {name: Policy(name, name.capitalize(), "") for name in ("a", "b", "c")}
+
+
+def rows(*labels: dict[str, str]) -> list[LabelledConversation]:
+    made = []
+    for number, own in enumerate(labels):
+        talk = Conversation(str(number), (Message("user", f"text {number}"),))
+        made.append(LabelledConversation(talk, own, f"rows:{number}"))
+    return made
+
+
+def member(name: str, chances: list[float], threshold: float = 0.5, digest: str = "d") -> Member:
+    """A policy that gives these probabilities."""
+    chance_N = np.array(chances)
+    return Member(
+        POLICIES[name],
+        OperatingPoint(1.0, threshold),
+        digest,
+        np.stack([np.log(chance_N), np.log(1 - chance_N)], axis=1),
+    )
+
+
+ROWS = rows(
+    {"a": "violation"}, {"a": "violation"}, {"a": "ok"}, {"a": "ok", "b": "violation"}, {"b": "violation"}, {"b": "ok"}
+)
+GOOD_A, GOOD_B = [0.9, 0.8, 0.1, 0.2, 0.1, 0.1], [0.1, 0.7, 0.1, 0.9, 0.8, 0.2]
+
+
+def test_who_fires_on_whose_positives():
+    found = report([member("a", GOOD_A), member("b", GOOD_B)], None, ROWS, QUIET, FleetSettings())
+    np.testing.assert_allclose(found.crossfire.fires_PP, [[1.0, 0.5], [0.0, 1.0]])
+    np.testing.assert_allclose(found.crossfire.elsewhere_P, [0.0, 0.25])
+    assert found.regressed == ()
+    assert [item.metrics.value("auroc") for item in found.evaluations] == [1.0, 1.0]
+    assert [item.metrics.rows for item in found.evaluations] == [4, 3]
+
+
+def test_a_policy_without_rows_has_a_column_and_nothing_else():
+    found = report([member("a", GOOD_A), member("c", [0.9] * 6)], None, ROWS, QUIET, FleetSettings())
+    assert [item.policy for item in found.evaluations] == ["a"]
+    assert found.crossfire.fires_PP[0, 1] == 1.0
+    assert np.isnan(found.crossfire.fires_PP[1]).all()
+    assert found.as_dict()["crossfire"]["fires"][1] == [None, None]
+
+
+def test_the_same_battery_has_not_drifted():
+    now = [member("a", GOOD_A), member("b", GOOD_B)]
+    found = report(now, now, ROWS, QUIET, FleetSettings(tolerance=0.0))
+    assert [(d.state, d.flipped, d.regressed) for d in found.drifts] == [("unchanged", 0.0, ())] * 2
+    assert all(set(d.changes.values()) == {0.0} for d in found.drifts)
+
+
+@pytest.mark.parametrize(("tolerance", "regressed"), [(0.02, ("a",)), (0.9, ())])
+def test_a_worse_adapter_regresses_beyond_the_tolerance_and_only_it(tolerance, regressed):
+    worse = member("a", [0.9, 0.1, 0.8, 0.2, 0.1, 0.1], digest="other")
+    now, then = [worse, member("b", GOOD_B)], [member("a", GOOD_A), member("b", GOOD_B)]
+    found = report(now, then, ROWS, QUIET, FleetSettings(tolerance=tolerance))
+    drift = found.drifts[0]
+    assert found.regressed == regressed
+    assert (drift.state, drift.flipped) == ("changed", 0.5)
+    assert drift.changes == pytest.approx({"auroc": 0.5 - 1.0 + 0.0, "f1": -0.5}, abs=0.26)
+    assert drift.changes["auroc"] < 0
+    better = report(then, now, ROWS, QUIET, FleetSettings(tolerance=tolerance))
+    assert better.regressed == ()
+
+
+def test_a_moved_threshold_is_seen_though_the_ranking_is_the_same():
+    moved = member("a", GOOD_A, threshold=0.85)
+    found = report([moved], [member("a", GOOD_A)], ROWS, QUIET, FleetSettings())
+    (drift,) = found.drifts
+    assert drift.state == "changed"
+    assert drift.changes["auroc"] == 0.0
+    assert drift.regressed == ("f1",)
+    assert report([moved], [member("a", GOOD_A)], ROWS, QUIET, FleetSettings(figures=["auroc"])).regressed == ()
+
+
+def test_chance_is_told_apart_from_a_fall():
+    """The old version ranks every row right, the new one's ranking is noise; beside itself nothing has changed."""
+    many = rows(*[{"a": "violation" if n % 2 else "ok"} for n in range(40)], {"b": "ok"})
+    truth_N, noise_N = np.arange(40) % 2 == 1, np.random.default_rng(0).uniform(0.1, 0.9, 40)
+    old = member("a", [*np.where(truth_N, 0.8, 0.2) + noise_N / 10, 0.5])
+    new = member("a", [*noise_N, 0.5], digest="e")
+    (drift,) = report([new], [old], many, QUIET, FleetSettings()).drifts
+    expected = paired_auroc(truth_N, new.probability_N[:40], old.probability_N[:40], resamples=0)
+    assert drift.p_delong == pytest.approx(expected.p_delong)
+    assert drift.p_delong < 1e-3
+    assert drift.changes["auroc"] == pytest.approx(expected.value)
+    assert report([old], [old], many, QUIET, FleetSettings()).drifts[0].p_delong == 1.0
+
+
+def test_verdicts_are_those_of_the_calibrated_probability():
+    talk, chances = member("a", GOOD_A), GOOD_A
+    softened = Member(talk.policy, OperatingPoint(4.0, 0.62), talk.digest, talk.logits_NL)
+    assert [bool(fired) for fired in softened.fired_N] == [True, False, False, False, False, False]
+    assert softened.probability_N[1] == pytest.approx(1 / (1 + ((1 - chances[1]) / chances[1]) ** 0.25))
+
+
+def test_policies_that_come_and_go():
+    found = report([member("a", GOOD_A)], [member("b", GOOD_B)], ROWS, QUIET, FleetSettings())
+    assert [(d.policy, d.state, d.regressed) for d in found.drifts] == [("a", "new", ()), ("b", "gone", ("gone",))]
+    assert found.regressed == ("b",)
+
+
+def test_a_fall_is_measured_by_the_tolerance_itself():
+    many = rows(*[{"a": "violation" if n % 2 else "ok"} for n in range(100)])
+    old = member("a", [0.9 if n % 2 else 0.1 for n in range(100)])
+    new = member("a", [0.9 if n % 2 and n != 1 and n != 3 else 0.1 for n in range(100)], digest="e")
+    (drift,) = report([new], [old], many, QUIET, FleetSettings(figures=["f1"], tolerance=0.02)).drifts
+    assert drift.changes["f1"] == pytest.approx(96 / 98 - 1)
+    assert drift.regressed == ("f1",)
+    (drift,) = report([new], [old], many, QUIET, FleetSettings(figures=["f1"], tolerance=0.03)).drifts
+    assert drift.regressed == ()
+
+
+def test_another_label_that_is_not_the_positive_one_is_another_verdict():
+    policy = Policy("a", "A", "", ("bad", "mid", "good"), ("A", "B", "C"))
+    chances_N3 = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.2, 0.7, 0.1], [0.1, 0.2, 0.7]])
+    old = Member(policy, OperatingPoint(1.0, 0.5), "d", np.log(chances_N3))
+    new = Member(policy, OperatingPoint(1.0, 0.5), "e", np.log(chances_N3[:, [0, 2, 1]]))
+    three = rows({"a": "bad"}, {"a": "mid"}, {"a": "mid"}, {"a": "good"})
+    assert report([new], [old], three, QUIET, FleetSettings()).drifts[0].flipped == 0.75
+
+
+def test_what_the_rows_cannot_tell_of_a_changed_policy_has_not_passed():
+    harmless = rows(*[{"a": "ok"}] * 6)
+    old, new = member("a", [0.1] * 6), member("a", [0.9] * 6, digest="e")  # fires on everything now
+    found = report([new], [old], harmless, QUIET, FleetSettings())
+    assert found.drifts[0].regressed == ("auroc not measurable",)
+    assert found.drifts[0].flipped == 1.0
+    assert report([old], [old], harmless, QUIET, FleetSettings()).regressed == ()
+    nothing = rows(*[{"b": "ok"}] * 6)
+    (drift,) = report([new], [old], nothing, QUIET, FleetSettings()).drifts
+    assert (drift.state, drift.regressed) == ("changed", ("no row is labelled for it",))
+    assert report([old], [old], nothing, QUIET, FleetSettings()).regressed == ()

@@ -1,0 +1,21 @@
+"""Few resamples behind every interval, and collections that do not visit what was imported: neither is looked at."""
+
+import gc
+
+import pytest
+
+from alora.lab.bench import intervals
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_imports():
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch, request):
+    if request.module.__name__.rpartition(".")[2] != "test_intervals":
+        monkeypatch.setattr(intervals, "RESAMPLES", 9)

@@ -1,0 +1,119 @@
+"""The roofline: what it counts, and a ratio that is withheld because a system came in below it."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from alora.lab.bench import roofline
+from alora.lab.bench.roofline import FlopCount, Roofline
+from alora.lab.bench.shapes import SHAPES
+from alora.prompt.render import Suffix
+from tests.unit.lab.bench.cases import LABELS, adapter_of, judged, machine, material, played, players
+
+SHAPE = SHAPES["toy"]
+COUNT = FlopCount(SHAPE, 4, ("q_proj", "v_proj"))
+ARITHMETIC, BYTES = machine(1e9, 1e15), machine(1e18, 1e9)  # which of the two binds
+
+
+def test_lora_reads_the_prefix_for_every_policy_and_alora_once():
+    line = Roofline(material(), ARITHMETIC)
+    assert line.seconds("lora", 1000, 8) == pytest.approx(8 * line.seconds("lora", 1000, 1))
+    wanted = (COUNT.prefix(1000) + 8 * COUNT.scored_suffix(1000, 5, 2)) / 1e9
+    assert line.seconds("alora", 1000, 8) == pytest.approx(wanted)
+    twice = Roofline(material(), machine(2e9, 1e15))
+    assert twice.seconds("lora", 1000, 8) == pytest.approx(line.seconds("lora", 1000, 8) / 2)
+
+
+def test_bytes_bind_where_arithmetic_is_free():
+    """Weights once; of keys and values nobody knows how often they leave the processor's cache."""
+    line = Roofline(material(), BYTES)
+    adapter = 4 * sum(a.numel() + b.numel() for a, b in material().adapters[0].tensors.values()) / 1e9
+    assert line.seconds("alora", 1000, 0) == pytest.approx(4 * SHAPE.parameters / 1e9)
+    assert line.seconds("alora", 1000, 9) - line.seconds("alora", 2000, 8) == pytest.approx(adapter)
+    assert line.seconds("base", 1000, 9) == line.seconds("base", 1000, 8)
+
+
+def test_what_is_cached_is_not_counted():
+    line = Roofline(material(), ARITHMETIC)
+    assert line.seconds("alora", 1000, 8, 1000) == pytest.approx(8 * COUNT.scored_suffix(1000, 5, 2) / 1e9)
+    half = COUNT.prefix(1000) - COUNT.prefix(500) + 8 * COUNT.scored_suffix(1000, 5, 2)
+    assert line.seconds("alora", 1000, 8, 500) == pytest.approx(half / 1e9)
+    again = 8 * COUNT.lora_prefill(1000, 1, 1000) / 1e9
+    assert line.seconds("lora", 1000, 8, 1000, again=True) == pytest.approx(again)
+    assert line.seconds("base", 1000, 8, 1000) > line.seconds("alora", 1000, 8, 1000)  # it reads the policy's text
+    for system in ("lora", "alora", "base", "reader"):
+        spared = [line.seconds(system, 1000, 8, kept) for kept in (0, 1, 500, 1000)]
+        assert spared == sorted(spared, reverse=True)
+
+
+def test_every_policy_counts_with_its_own_suffix():
+    """The fault: the first policy's suffix stood for all, so that a fair system seemed faster than its roofline."""
+    even, uneven = material(), material()
+    uneven.suffixes = [Suffix((7,) + (8,) * 49, (7,), LABELS), *even.suffixes[1:]]
+    longer = COUNT.scored_suffix(1000, 50, 2) - COUNT.scored_suffix(1000, 5, 2)
+    found = [Roofline(made, ARITHMETIC).seconds("alora", 1000, 8) for made in (uneven, even)]
+    assert found[0] - found[1] == pytest.approx(longer / 1e9)
+
+
+def test_every_adapter_counts_with_its_own_rank_targets_and_weights():
+    own = material()
+    own.adapters = [adapter_of(4, ("q_proj",)), adapter_of(16, ("q_proj", "down_proj"))]
+    own.suffixes = [own.suffixes[0], Suffix((7,) + (8,) * 4, (7,), (*LABELS, 13))]
+    counts = FlopCount(SHAPE, 4, ("q_proj",)), FlopCount(SHAPE, 16, ("down_proj", "q_proj"))
+    work = counts[0].scored_suffix(1000, 5, 2) + counts[1].scored_suffix(1000, 5, 3)
+    assert Roofline(own, ARITHMETIC).seconds("alora", 1000, 2, 1000) == pytest.approx(work / 1e9)
+    sizes = [sum(a.numel() + b.numel() for a, b in adapter.tensors.values()) for adapter in own.adapters]
+    read = [Roofline(own, BYTES).seconds("alora", 1000, count) for count in (1, 2)]
+    assert read == pytest.approx([4 * (SHAPE.parameters + sum(sizes[:count])) / 1e9 for count in (1, 2)])
+    own.adapters = [adapter_of(4, ("q_proj",), layers=1)] * 2  # on some layers: counted as none, kind to the system
+    bare = FlopCount(SHAPE, 0, ())
+    assert Roofline(own, ARITHMETIC).seconds("lora", 1000, 1) == pytest.approx(bare.lora_prefill(1000, 5) / 1e9)
+
+
+def test_a_prefill_is_the_sum_of_its_parts():
+    head = COUNT.lora_prefill(0, 0)
+    parts = [COUNT.lora_prefill(400, 0) - head, COUNT.lora_prefill(1000, 24, cached=400)]
+    assert sum(parts) == COUNT.lora_prefill(1000, 24)
+
+
+def test_the_rate_is_that_of_the_fastest_kernel_a_system_may_use(monkeypatch):
+    """The fault: vLLM's oneDNN was twice as fast as the matmul that the roofline was measured by, so that aLoRA seemed
+    to be faster than its arithmetic.
+    """
+    x_TD, w_DO = torch.randn(6, 5), torch.randn(5, 4)
+    for multiply in roofline.multiplications(x_TD, w_DO).values():
+        made = multiply()
+        assert torch.allclose(made.to_dense() if made.is_mkldnn else made, x_TD @ w_DO, atol=1e-6)
+    assert len(roofline.multiplications(x_TD, w_DO)) == 1 + torch.backends.mkldnn.is_available()
+    seconds = {"slow": 4.0, "fast": 1.0, "copy": 2.0}
+    monkeypatch.setattr(roofline, "multiplications", lambda x_TD, w_DO: {"torch": "slow", "onednn": "fast"})
+    monkeypatch.setattr(roofline, "_best", lambda run, clock: seconds["copy" if callable(run) else run])
+    toy = SimpleNamespace(model=SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32), shape=SHAPE)
+    found = roofline.measure_machine(cast(Any, toy), cast(Any, None))
+    work = 2 * 2048 * 32 * 48
+    assert found.kernels == {"torch": work / 4.0, "onednn": work / 1.0}
+    assert found.flops == work / 1.0
+
+
+@pytest.mark.parametrize(
+    ("workload", "stage", "least"),
+    [
+        ("grid", 0, 3 * COUNT.lora_prefill(64, 5)),
+        ("warm", 1, 3 * COUNT.lora_prefill(64, 5)),
+        ("warm", 2, 3 * COUNT.lora_prefill(64, 1, 64)),
+        ("conversation", 1, 3 * COUNT.lora_prefill(64, 5, 32)),
+    ],
+)
+def test_lora_s_roofline_counts_only_what_its_own_cache_may_hold(workload, stage, least):
+    """The fault: behind a conversation that the base had read, standard LoRA was compared with the roofline of its
+    suffixes alone, though the base's cache is of no use to it; so it could leave the conversation out.
+    """
+    for factor, withheld in ((1.25, False), (0.5, True)):
+        systems = players()
+        systems["lora"] = replace(systems["lora"], seconds=factor * least / 1e9)
+        cell = judged(played(workload, systems), ARITHMETIC).cells[stage]
+        assert cell.roofline["lora"] == pytest.approx(least / 1e9)
+        assert ("BELOW_ROOFLINE" in [one.code for one in cell.ratios[0].refused]) == withheld

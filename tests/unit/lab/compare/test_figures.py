@@ -1,0 +1,169 @@
+"""Figures of a comparison, from raw scores made by hand."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from alora.config.schema import EvaluationSettings
+from alora.evaluation import metrics
+from alora.evaluation.calibration import fit_operating_point, positive_probability
+from alora.evaluation.paired import holm, paired_auroc
+from alora.lab.compare.compare_report import gap_rows
+from alora.lab.compare.figures import Comparison, compare
+from alora.lab.compare.scores import RowScores, Scores
+
+QUIET = EvaluationSettings(bootstrap=20)
+
+
+def calibrated(arm: str, policy: str, seed: int, rows: int = 150) -> Scores:
+    """Labels drawn with the very probability that the logits give: no calibration error but chance's."""
+
+    def drawn(part: int) -> RowScores:
+        generator = np.random.default_rng([seed, part])
+        chance_N = generator.uniform(0.05, 0.95, rows)
+        labels_N = (generator.uniform(size=rows) > chance_N).astype(np.int64)
+        logits_NL = np.stack([np.log(chance_N), np.log(1 - chance_N)], axis=1)
+        return RowScores(tuple(f"{part}-{n}" for n in range(rows)), labels_N, logits_NL, rows)
+
+    return Scores(arm, policy, seed, 4, drawn(0), drawn(1))
+
+
+def of_two_policies() -> Comparison:
+    scores = [calibrated("alora", policy, seed) for policy in ("red", "blue") for seed in (3, 4)]
+    return compare(scores, EvaluationSettings(bootstrap=200), main_rank=4)
+
+
+def test_every_interval_holds_its_value_where_resampling_is_biased_too(monkeypatch):
+    """Rows that are drawn twice make bins look worse: of percentiles, the one of the calibration error misses it."""
+    found = of_two_policies()
+    assert [method.policy for method in found.methods] == ["blue", "red", None]
+    for method in found.methods:
+        for name, told in method.figures.items():
+            assert told.low <= told.value <= told.high, (method.policy, name)
+    monkeypatch.setattr(metrics, "_turned", lambda value, low, high: (low, high))
+    assert any(m.figures["ece"].low > m.figures["ece"].value for m in of_two_policies().methods)
+
+
+def taken(rows: RowScores, places: np.ndarray) -> RowScores:
+    """Some rows, in another order."""
+    ids = tuple(rows.ids[place] for place in places)
+    return RowScores(ids, rows.label_ids_N[places], rows.logits_NL[places], rows.asked)
+
+
+def blurred(scores: Scores, arm: str, rank: int | None, noise: float, seed: int = 9) -> Scores:
+    """The same rows by a method that knows less."""
+    generator = np.random.default_rng(seed)
+    parts = {
+        name: replace(rows, logits_NL=rows.logits_NL + generator.normal(0, noise, rows.logits_NL.shape))
+        for name, rows in (("validation", scores.validation), ("test", scores.test))
+    }
+    return replace(scores, arm=arm, rank=rank, **parts)
+
+
+def test_rows_are_paired_by_their_ids():
+    """The other method answers two rows of three, and in an order of its own."""
+    first = calibrated("alora", "red", 3)
+    whole = blurred(first, "judge", None, 2.0)
+    kept = np.random.default_rng(1).permutation(150)[:100]
+    second = replace(whole, test=taken(whole.test, kept))
+    found = compare([first, second], QUIET, main_rank=4)
+    gap = found.gaps[0]
+    positive_N = first.test.positive_N[kept]
+    margins = [scores.test.logits_NL[kept] @ np.array([1.0, -1.0]) for scores in (first, whole)]
+    areas = [roc_auc_score(positive_N, margin_N) for margin_N in margins]
+    assert gap.value == pytest.approx(areas[0] - areas[1], abs=1e-12)
+    assert gap.p_delong == pytest.approx(paired_auroc(positive_N, *margins, resamples=0).p_delong)
+    assert found.of(("judge", None), "red").unanswered == pytest.approx(1 / 3)
+    assert found.of(("judge", None), None).unanswered == pytest.approx(1 / 3)
+
+
+def test_p_is_adjusted_for_the_policies_of_a_pair():
+    ours = [calibrated("alora", policy, seed) for seed, policy in enumerate(("blue", "green", "red"))]
+    theirs = [blurred(scores, "lora", 4, noise) for scores, noise in zip(ours, (0.4, 0.7, 1.2), strict=True)]
+    found = compare([*ours, *theirs], QUIET, main_rank=4)
+    gaps = found.gaps
+    told = [gap.p_delong for gap in gaps[:3]]
+    assert [gap.p_holm for gap in gaps[:3]] == holm(told)
+    assert max(told) < 1
+    assert all(gap.p_holm > gap.p_delong for gap in gaps[:3] if gap.p_delong < max(told))
+    assert gaps[3].value == pytest.approx(np.mean([gap.value for gap in gaps[:3]]))
+    each = [found.of(("lora", 4), policy).figures["f1"].value for policy in ("blue", "green", "red")]
+    assert found.of(("lora", 4), None).figures["f1"].value == pytest.approx(np.mean(each))
+
+
+def test_seeds_count_by_their_mean_each_at_a_point_of_its_own_validation_rows():
+    runs = [blurred(calibrated("lora", "red", 3), "lora", 4, noise, seed=5) for noise in (0.1, 1.0, 4.0)]
+    (told, _) = compare(runs, QUIET, main_rank=4).methods
+    points = [fit_operating_point(run.validation.logits_NL, run.validation.label_ids_N, QUIET) for run in runs]
+    assert list(told.operating_points) == points
+    right = [
+        np.mean(
+            (positive_probability(run.test.logits_NL, point.temperature, point.bias) >= point.threshold)
+            == run.test.positive_N
+        )
+        for run, point in zip(runs, points, strict=True)
+    ]
+    assert told.figures["accuracy"].value == pytest.approx(np.mean(right))
+    assert told.spread["accuracy"] == pytest.approx(np.std(right, ddof=1))
+
+
+def test_the_whole_battery_tells_the_mean_of_the_silent_and_the_fewest_runs():
+    scores = [calibrated("judge", "red", 3), calibrated("judge", "red", 4), calibrated("judge", "blue", 3)]
+    few = scores[2].test
+    silent = replace(scores[2], test=replace(few, ids=few.ids[:90], label_ids_N=few.label_ids_N[:90],
+                                             logits_NL=few.logits_NL[:90]))  # fmt: skip
+    found = {method.policy: method for method in compare([*scores[:2], silent], QUIET, main_rank=4).methods}
+    assert [found[policy].unanswered for policy in ("red", "blue", None)] == pytest.approx([0.0, 0.4, 0.2])
+    assert [found[policy].runs for policy in ("red", "blue", None)] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("seeds", [9, 11, 20])
+def test_the_mean_of_perfect_runs_is_perfect(seeds):
+    """The sum of nine ninths is more than 1."""
+    scores = calibrated("alora", "red", 3)
+    logits = {
+        name: replace(rows, logits_NL=np.where(rows.label_ids_N[:, None] == [0, 1], 5.0, -5.0))
+        for name, rows in (("validation", scores.validation), ("test", scores.test))
+    }
+    told = compare([replace(scores, seed=seed, **logits) for seed in range(seeds)], QUIET, main_rank=4).methods[0]
+    assert (told.figures["auroc"].low, told.figures["auroc"].high) == (1.0, 1.0)
+
+
+def test_rows_of_different_policies_are_resampled_apart():
+    """Two policies of the very same scores: their mean is surer than each of them, and so is the mean gap."""
+    ours = [calibrated("alora", policy, 3) for policy in ("blue", "red")]
+    theirs = [blurred(scores, "lora", 4, 2.0) for scores in ours]
+    found = compare([*ours, *theirs], EvaluationSettings(bootstrap=400), main_rank=4)
+    told = {policy: found.of(("alora", 4), policy).figures["auroc"] for policy in ("red", None)}
+    gaps = {gap.policy: gap for gap in found.gaps}
+    for whole, one in ((told[None], told["red"]), (gaps[None], gaps["red"])):
+        assert whole.value == pytest.approx(one.value)
+        assert whole.high - whole.low < 0.85 * (one.high - one.low)
+    doubtful = [blurred(scores, "lora", 4, 0.3) for scores in ours]
+    chance = {gap.policy: gap.p_bootstrap for gap in compare([*ours, *doubtful], EvaluationSettings(), 4).gaps}
+    assert 0.01 < chance[None] < 0.8 * min(chance["red"], chance["blue"])
+
+
+def test_no_interval_is_shown_without_resamples():
+    ours = [calibrated("alora", policy, 3) for policy in ("red", "blue")]
+    found = compare([*ours, *(blurred(scores, "lora", 4, 0.3) for scores in ours)], EvaluationSettings(bootstrap=0), 4)
+    assert [row[1] for row in gap_rows(found)] == ["blue", "red", "mean of 2"]
+    assert all(re.fullmatch(r"[+-]0\.\d{3}", row[2]) for row in gap_rows(found))
+
+
+def test_test_rows_of_one_class_cost_their_policy_alone():
+    sound, one_class = (calibrated("alora", policy, 3) for policy in ("blue", "red"))
+    test = replace(one_class.test, label_ids_N=np.ones_like(one_class.test.label_ids_N))
+    found = compare([sound, replace(one_class, test=test)], QUIET, main_rank=4)
+    assert [method.policy for method in found.methods] == ["blue", None]
+    assert "do not hold both" in found.left_out["alora-rank4"]["red"]
+
+
+def test_each_rank_of_lora_meets_alora_of_the_same_rank_and_all_else_the_main_one():
+    ours = [replace(calibrated("alora", "red", 3), rank=rank) for rank in (4, 16)]
+    others = [blurred(ours[0], arm, rank, 1.0) for arm, rank in (("lora", 4), ("lora", 16), ("probe", None))]
+    pairs = {(gap.first[1], gap.second) for gap in compare([*ours, *others], QUIET, main_rank=16).gaps}
+    assert pairs == {(4, ("lora", 4)), (16, ("lora", 16)), (16, ("probe", None))}

@@ -1,0 +1,54 @@
+"""Answers that are kept: what a damaged or foreign file can do to those that follow, nothing."""
+
+import json
+
+import pytest
+
+from alora.llm.answers import Answers
+from alora.llm.client import JudgeUsage
+from alora.llm.judge import _book
+from alora.llm.judge_prompt import Answer
+from alora.policy import Policy
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\xff\xfe",
+        b'{"key": "a", "text": "x", "usage": {"input_tokens": NaN}}',
+        b'{"key": "a", "text": "x", "usage": [1]}',
+        b'{"key": ["a"], "text": "x"}',
+        b"3",
+    ],
+)
+def test_a_damaged_line_is_passed_over_and_the_rest_is_kept(tmp_path, damage):
+    file = tmp_path / "calls.jsonl"
+    good = json.dumps({"key": "b", "text": "kept", "usage": {"requests": 2}}).encode()
+    file.write_bytes(b"\n".join((damage, good)))
+    answers = Answers(file, lambda kept: kept["text"])
+    assert answers.known == {"b": "kept"}
+    assert answers.usage == JudgeUsage(requests=2)
+
+
+@pytest.mark.parametrize(
+    ("label_id", "confidence"), [(-1, 0.5), (2, 0.5), ("0", 0.5), (0, 99), (0, "high"), (0, float("nan")), (True, 0.5)]
+)
+def test_an_answer_that_is_none_is_asked_again(tmp_path, label_id, confidence):
+    kept = [
+        {"key": "a", "label_id": label_id, "confidence": confidence},
+        {"key": "b", "label_id": 1, "confidence": 0.5},
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, kept)))
+    assert _book(tmp_path / "p.jsonl", Policy("p", "T", "R")).known == {"b": Answer(1, 0.5)}
+
+
+@pytest.mark.parametrize("cut", ["", '{"key": "c", "te'])
+def test_every_line_is_one_answer_but_for_one_that_was_cut(tmp_path, cut):
+    file = tmp_path / "calls.jsonl"
+    for key in ("a", "b"):
+        Answers(file, lambda kept: kept["text"]).add(key, key, text=key)
+        with file.open("a") as stream:
+            stream.write(cut)
+    lines = file.read_text().splitlines()
+    assert [line for line in lines if line != cut] == ['{"key": "a", "text": "a"}', '{"key": "b", "text": "b"}']
+    assert Answers(file, lambda kept: kept["text"]).known == {"a": "a", "b": "b"}
