@@ -46,7 +46,7 @@ _PARTS = re.compile(
 )
 _OWN = re.compile(rf"{_PARTS.pattern}|manifest\.json")
 _logger = logging.getLogger("alora.batch")
-_ZIPPED = "zstd"
+_WRITTEN: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}  # a damaged page is refused
 _LONGEST = 2**32  # bytes of the rows without verdicts of a shard
 _AGAIN = "remove the shard, and run the same command again"
 
@@ -176,7 +176,7 @@ class VerdictFolder:
             lines = (json.dumps(vars(row)) + "\n" for row in sorted(refused, key=lambda row: row.row))
             write_pieces(self._refused(shard), lines)
         with whole(self._shard(shard)) as staged:
-            pyarrow.parquet.write_table(_table(scored, schema(self.policies)), staged, compression=_ZIPPED)
+            pyarrow.parquet.write_table(_table(scored, schema(self.policies)), staged, **_WRITTEN)
 
     def finish(self) -> Mapping[str, Any]:
         """Join the shards' files, and return the job's result."""
@@ -201,7 +201,7 @@ class VerdictFolder:
 
     def _join(self, file: Path, manifest: Mapping[str, Any]) -> None:
         columns = schema(self.policies).with_metadata({METADATA: json.dumps(manifest).encode()})
-        with whole(file) as staged, pyarrow.parquet.ParquetWriter(staged, columns, compression=_ZIPPED) as writer:
+        with whole(file) as staged, pyarrow.parquet.ParquetWriter(staged, columns, **_WRITTEN) as writer:
             for shard in range(self.shards):
                 writer.write_table(pyarrow.parquet.read_table(self._shard(shard)).cast(columns))
 

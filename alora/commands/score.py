@@ -15,7 +15,6 @@ from pathlib import Path
 from alora.atomic import write_pieces
 from alora.batch.log_rows import Survey, changed, read_again, survey
 from alora.batch.shards import scorer_of
-from alora.batch.stored import require_outside
 from alora.bundle.artifact import find_artifact
 from alora.bundle.named import NO_BUNDLE
 from alora.commands.output import report_file, say, say_json, table, write_json
@@ -41,8 +40,6 @@ def run(recipe: Recipe) -> int:
         raise ConfigError("\n".join(missing))
     if Path(source).is_dir():
         raise ConfigError(f"{source} is a folder, and no conversation; give alora score {source} FILE.json")
-    if recipe.output:
-        require_outside(Path(recipe.output))
     read, remarks = _read_as_trained(recipe)
     of_rows = source.lower().endswith(ROWS) or source.startswith(HUB) or holds_rows(source, read)
     recipe = replace(recipe, data=read)

@@ -10,9 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from alora.batch.log_rows import survey
-from alora.batch.stored import METADATA, require_outside, tables
+from alora.batch.stored import METADATA, tables
 from alora.batch.verdict_folder import RefusedRow, ScoredRow, VerdictFolder
-from alora.cli import main
 from alora.commands.score import _is_job
 from alora.errors import ConfigError, DataError, RunError
 from tests.unit.batch.cases import POLICIES, TIMED, log, scored, verdicts
@@ -187,16 +186,6 @@ def test_a_complete_folder_s_shard_that_is_lost_is_scored_again(damage, tmp_path
     assert finish(again) == done
     assert {path.name: path.read_bytes() for path in (tmp_path / "v").iterdir()} == before
     assert ("shard 1 is scored again" in caplog.text) == (damage is not Path.unlink)
-
-
-@pytest.mark.parametrize("name", ["sub", "deep/sub", "sub.parquet", "sub.jsonl"])
-def test_a_folder_of_verdicts_takes_no_other_files(name, tmp_path, capsys):
-    source = log(tmp_path, 3)
-    place = verdicts(tmp_path / "v", source)
-    assert main(["score", f"artifact={tmp_path}", f"data={source}", f"output={place / name}"]) == 2
-    assert f"would lie among the verdicts in {place}; give" in capsys.readouterr().err
-    (tmp_path / "manifest.json").write_text("[1]")  # somebody else's
-    require_outside(tmp_path / "other")
 
 
 @pytest.mark.parametrize("name", ["v", "v.parquet"])
