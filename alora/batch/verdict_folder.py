@@ -10,7 +10,6 @@ scored by itself. ``verdicts.parquet`` as output is such a folder until the job 
 """
 
 import json
-import logging
 import math
 import re
 from collections import Counter
@@ -32,12 +31,10 @@ from alora.batch.stored import (
     schema,
     shard_name,
     shard_rows,
-    tables,
 )
 from alora.data.sources import PARQUET_SUFFIXES
-from alora.errors import AloraError, DataError, RunError, first_line
+from alora.errors import DataError, RunError
 from alora.reading import read_whole
-from alora.typed import typed
 from alora.verdict import Verdict
 
 REJECTED = "rejected.jsonl"
@@ -45,10 +42,8 @@ _PARTS = re.compile(
     r"rejected\.jsonl|\.lock|verdicts-(\d{5,18})\.parquet|rejected-(\d{5,18})\.jsonl|\..*\.[0-9a-f]{8}\.alora-part"
 )
 _OWN = re.compile(rf"{_PARTS.pattern}|manifest\.json")
-_logger = logging.getLogger("alora.batch")
 _WRITTEN: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}  # a damaged page is refused
 _LONGEST = 2**32  # bytes of the rows without verdicts of a shard
-_AGAIN = "remove the shard, and run the same command again"
 
 
 @dataclass(frozen=True)
@@ -121,18 +116,15 @@ class VerdictFolder:
             remove_own(self.folder, own)
 
     def read_result(self) -> Mapping[str, Any] | None:
-        """The job's result; None while it is not done, or where a shard of the folder is missing or damaged."""
+        """The job's result; None while it is not done, or where a shard of the folder is missing."""
         path = self.folder if self._file is None else self._file
-        result = read_manifest(path).get("done") if (path / MANIFEST).exists() or path.is_file() else None
-        if result is None:
+        if not (path / MANIFEST).exists() and not path.is_file():
             return None
-        if self._file is None:
+        done = read_manifest(path).get("done")
+        if done is not None and self._file is None:
             (self.folder / LOCK).unlink(missing_ok=True)  # of a process that was killed behind the manifest
-            counts = [self._count_whole(shard) for shard in range(self.shards)]
-            return result if None not in counts and self._result(counts) == result else None
-        if self._result([self._count(tables(path, schema(self.policies).names))]) != result:
-            raise RunError(f"{path}: its counts are not those of its verdicts; remove it, and score it again")
-        return result
+            return None if list(self.missing()) else done
+        return done
 
     def __enter__(self) -> Self:
         self._lock = alone_in(self.folder, "output=")
@@ -150,18 +142,8 @@ class VerdictFolder:
         return len(shard_rows(self.job, shard))
 
     def missing(self) -> Iterator[int]:
-        """The shards to write: those that are missing, or do not hold the verdicts on their rows."""
-        for shard in range(self.shards):
-            if self._count_whole(shard) is None:
-                yield shard
-
-    def _count_whole(self, shard: int) -> Counter[str] | None:
-        """:meth:`_counted` of a shard; None where it is missing or damaged."""
-        try:
-            return self._counted(shard) if self._shard(shard).exists() else None
-        except AloraError as error:
-            _logger.warning("shard %s is scored again: %s", shard, first_line(error))
-            return None
+        """The shards to write."""
+        return (shard for shard in range(self.shards) if not self._shard(shard).exists())
 
     def write(self, shard: int, rows: Iterable[ScoredRow | RefusedRow]) -> None:
         """Write one shard, whose rows must be complete; it needs memory for the shard alone."""
@@ -181,7 +163,9 @@ class VerdictFolder:
     def finish(self) -> Mapping[str, Any]:
         """Join the shards' files, and return the job's result."""
         sweep(self.folder)  # what actors left that died
-        done = self._result(map(self._counted, range(self.shards)))
+        counts = sum(map(self._counted, range(self.shards)), Counter[str]())
+        flagged = {policy: counts[policy] for policy in self.policies}
+        done = {"scored": counts[""], "rejected": self.job["rows"] - counts[""], "flagged": flagged}
         refused = [file for file in map(self._refused, range(self.shards)) if file.exists()]
         if refused:
             write_pieces(self.rejected, (read_whole(file, _LONGEST) for file in refused))
@@ -194,11 +178,6 @@ class VerdictFolder:
             self._remove()
         return done
 
-    def _result(self, of_shards: Iterable[Counter[str] | None]) -> dict[str, Any]:
-        counts = sum(filter(None, of_shards), Counter[str]())
-        flagged = {policy: counts[policy] for policy in self.policies}
-        return {"scored": counts[""], "rejected": self.job["rows"] - counts[""], "flagged": flagged}
-
     def _join(self, file: Path, manifest: Mapping[str, Any]) -> None:
         columns = schema(self.policies).with_metadata({METADATA: json.dumps(manifest).encode()})
         with whole(file) as staged, pyarrow.parquet.ParquetWriter(staged, columns, **_WRITTEN) as writer:
@@ -206,25 +185,18 @@ class VerdictFolder:
                 writer.write_table(pyarrow.parquet.read_table(self._shard(shard)).cast(columns))
 
     def _counted(self, shard: int) -> Counter[str]:
-        """How many rows of a shard each policy flags, and under "" how many rows it has; every value is checked."""
-        rows = shard_rows(self.job, shard)
-        counts = self._count(checked(self._shard(shard), self.job, rows, schema(self.policies).names))
-        file = self._refused(shard)
-        try:
-            lines = read_whole(file, _LONGEST).decode().splitlines() if file.exists() else []
-            refused = {typed(RefusedRow, json.loads(line)).row for line in lines}
-        except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"{file} is damaged ({first_line(error)}); {_AGAIN}") from error
-        if counts[""] + len(refused) != len(rows) or not refused <= {*rows}:
-            raise RunError(f"{self._shard(shard)} and {file.name} are not of rows {rows[0]} to {rows[-1]}; {_AGAIN}")
-        return counts
-
-    def _count(self, verdicts: Iterable[pyarrow.Table]) -> Counter[str]:
-        counts = Counter[str]()
-        for table in verdicts:
+        """How many rows of a shard each policy flags, and under "" how many rows it has."""
+        rows, counts, file = shard_rows(self.job, shard), Counter[str](), self._refused(shard)
+        for table in checked(self._shard(shard), self.job, rows, [f"{policy}_flagged" for policy in self.policies]):
             counts[""] += len(table)
             for policy in self.policies:
                 counts[policy] += sum(table[f"{policy}_flagged"].to_pylist())
+        refused = read_whole(file, _LONGEST).splitlines() if file.exists() else []
+        if counts[""] + len(refused) != len(rows):
+            raise RunError(
+                f"{self._shard(shard)} and {file.name} are not of rows {rows[0]} to {rows[-1]}; remove the first, and "
+                "run the same command again"
+            )
         return counts
 
     @property

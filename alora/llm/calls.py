@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import httpx2
+
 from alora.config.schema import GenerateSettings, JudgeSettings
-from alora.errors import ConfigError, RunError
+from alora.errors import ConfigError
 from alora.llm.answers import Answers
-from alora.llm.client import FAILURES_IN_A_ROW, JudgeClient, JudgeUsage, NoAnswer
+from alora.llm.client import JudgeClient, JudgeUsage, NoAnswer
 from alora.typed import typed
 
 Said = TypeVar("Said")
@@ -51,7 +53,6 @@ class Calls(JudgeClient):
         self._begun = self._before.requests
         self._here = threading.local()  # spent: by the question that this thread asks
         self._asking: dict[str, threading.Lock] = {}  # by key: what two threads ask at once is asked once
-        self._failed_in_a_row = 0
         self._stopped = False
 
     @property
@@ -102,7 +103,6 @@ class Calls(JudgeClient):
                 self._answers.add(key, (text, spent), text=text, usage=asdict(spent))
             elif spent.requests:
                 self._answers.add_usage(spent)
-        self._wear(answer)
         counted = spent.input_tokens and (spent.output_tokens or not (heard and heard[-1]))
         if heard and self._limits.max_cost is not None and not counted:
             raise ConfigError(
@@ -115,7 +115,7 @@ class Calls(JudgeClient):
         super()._count(**more)
         self._here.spent += JudgeUsage(**more)
 
-    def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
+    def _send(self, body: Mapping[str, Any]) -> httpx2.Response | None:
         with self._lock:
             if self._stopped:
                 raise BudgetSpent("stopped")
@@ -125,13 +125,4 @@ class Calls(JudgeClient):
             if most_cost is not None and self.cost >= most_cost:
                 raise BudgetSpent(f"generate.max_cost={most_cost:g}")
             self._begun += 1
-        return super()._complete(request, options)
-
-    def _wear(self, answer: object) -> None:
-        self._failed_in_a_row = self._failed_in_a_row + 1 if answer in _ASK_AGAIN else 0
-        if self._failed_in_a_row >= FAILURES_IN_A_ROW:
-            said = f"it says {self.refusal}" if self.refusal else "see whether it is up"
-            raise RunError(
-                f"{self.named}: the last {FAILURES_IN_A_ROW} requests failed; {said}; "
-                "then give the same command again: what was answered is kept"
-            )
+        return super()._send(body)

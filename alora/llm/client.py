@@ -1,8 +1,6 @@
 """One question at a time to an OpenAI-compatible endpoint; every failure is counted."""
 
-import json
 import operator
-import os
 import random
 import re
 import threading
@@ -12,19 +10,22 @@ from dataclasses import astuple, dataclass
 from enum import Enum, auto
 from typing import Any, Self, TypeVar
 
+import httpx2
+
 from alora.config.schema import JudgeSettings
-from alora.config.secrets import redacted
+from alora.config.secrets import HIDDEN, key_in, redacted
 from alora.config.setting import is_server
 from alora.data.conversation import Conversation
-from alora.errors import ConfigError
+from alora.errors import ConfigError, RunError
 from alora.llm.judge_prompt import Answer, messages, read_answer
 from alora.policy import Policy
-from alora.transport import Http, Unreachable, Waiting, wait_of
+from alora.transport import wait_of
 
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
 MOST_WORDS = 10_000  # characters of a refusal that are read
 _OPTIONAL = ("temperature", "max_tokens", "response_format")  # some models refuse them by name
+_COUNTED = {"input_tokens": "prompt", "output_tokens": "completion"}
 _NOT_TAKEN = (
     r"(?:unsupported|not supported|does(?: not|n't) support|"
     r"unknown|unrecogni[sz]ed|unexpected|not permitted|deprecated)"
@@ -66,14 +67,6 @@ class JudgeUsage:
         return (self.input_tokens * prices[0] + self.output_tokens * prices[1]) / 1e6
 
 
-class _Status(Exception):
-    """An answer other than 200: its status, its words, and the seconds that it asks to wait."""
-
-    def __init__(self, status: int, words: str, wait: float) -> None:
-        super().__init__(status)
-        self.status, self.words, self.wait = status, words, wait
-
-
 class JudgeClient:
     """Asks one model. Safe to share between threads.
 
@@ -90,16 +83,18 @@ class JudgeClient:
             raise ConfigError(
                 f"judge.url={redacted(url)!r} cannot be used; give http://HOST:PORT/v1 or https://HOST/v1"
             )
-        self._url = f"{url.rstrip('/')}/chat/completions"
-        self._key_given = bool(os.environ.get(settings.api_key_env))
-        self._wait = Waiting(lambda: Http(key=settings.api_key_env))
+        self._url, self._key = f"{url.rstrip('/')}/chat/completions", key_in(settings.api_key_env)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        limits = httpx2.Limits(max_connections=settings.concurrency)
+        self._http = httpx2.Client(headers=headers, timeout=settings.timeout, limits=limits)
         self._refused: set[str] = set()  # names of options
         self._lock = threading.Lock()
+        self._answered, self._in_a_row = False, 0
         self.usage = JudgeUsage()
         self.refusal = ""
 
     def close(self) -> None:
-        self._wait.close()
+        self._http.close()
 
     def __enter__(self) -> Self:
         return self
@@ -116,84 +111,118 @@ class JudgeClient:
         self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
     ) -> Said | NoAnswer:
         """The model's answer to ``request`` as ``read`` returns it, or why there is none after all tries; ``refusal``
-        says what went wrong last. ``options`` of the request go before the judge's own."""
+        says what went wrong last. ``options`` of the request go before the judge's own.
+
+        Raises:
+            ConfigError: the endpoint takes no such request at all.
+            RunError: too many requests in a row had no answer.
+        """
         wanted = {"temperature": 0.0, "max_tokens": self._settings.max_tokens} | options
         attempt = 0
         while True:
-            asked_to_wait, why = 0.0, NoAnswer.FAILED
-            options = {name: value for name, value in wanted.items() if name not in self._refused}
-            try:
-                text = self._complete(request, options)
-            except _Status as error:
-                self._count(failed_requests=1)
-                if self._dropped_option(error, options):
+            sent = {name: value for name, value in wanted.items() if name not in self._refused}
+            answer, wait = self._send({"model": self._settings.model, "messages": list(request), **sent}), 0.0
+            if answer is not None and answer.status_code != 200:
+                words = answer.text.replace(self._key, HIDDEN)[:MOST_WORDS] if self._key else answer.text[:MOST_WORDS]
+                if self._dropped_option(answer.status_code, words, sent):
                     continue  # no try of its own: there are two options to lose
-                self._stop(error, options.get("model") or self._settings.model)
-                self.refusal = f"HTTP {error.status}: {error.words[:300]}"
-                if error.status in (400, 413, 422):
-                    return NoAnswer.FILTERED if _FILTER.search(error.words) else NoAnswer.REFUSED
-                asked_to_wait = error.wait
-            except Unreachable:
-                self._count(failed_requests=1)
-            except ConfigError:
-                raise
-            except (ValueError, AttributeError, TypeError, LookupError):
-                # Bodies that are no chat completion: cut JSON, HTML, missing choices.
-                self._count(failed_requests=1)
-                self.refusal = "HTTP 200: no chat completion; an endpoint's URL ends in its version (/v1), as a rule"
-            else:
-                answer = read(text)
-                if answer is not None:
-                    return answer
-                self._count(unreadable_answers=1)
-                why = NoAnswer.UNREADABLE
-                if attempt >= 1:
-                    return why  # at temperature 0 it would say the same again
-            if attempt >= self._settings.retries:
-                return why
-            time.sleep(self._pause_before(attempt, asked_to_wait))
+                self._stop(answer, words, sent.get("model") or self._settings.model)
+                self.refusal = f"HTTP {answer.status_code}: {words[:300]}"
+                if answer.status_code in (400, 413, 422):
+                    return self._wear(NoAnswer.FILTERED if _FILTER.search(words) else NoAnswer.REFUSED)
+                wait = wait_of(answer.headers.get("retry-after"))
+            why, said = self._read(answer, read)
+            if why is None and said is not None:
+                self._answered, self._in_a_row = True, 0
+                return said
+            # At temperature 0 it says the same again.
+            if attempt >= (min(1, self._settings.retries) if why is NoAnswer.UNREADABLE else self._settings.retries):
+                return self._wear(why or NoAnswer.FAILED)
+            time.sleep(self._pause_before(attempt, wait))
             attempt += 1
 
-    def _complete(self, request: Sequence[dict[str, str]], options: Mapping[str, Any]) -> str | None:
+    def _send(self, body: Mapping[str, Any]) -> httpx2.Response | None:
+        """The answer to one request; None where none came."""
         self._count(requests=1)
-        body = {"model": self._settings.model, "messages": list(request), **options}
-        answer, text = self._wait(lambda http: http.exchange(self._url, body, self._settings.timeout))
-        if answer.status_code != 200:
-            raise _Status(answer.status_code, text[:MOST_WORDS], wait_of(answer.headers.get("retry-after")))
-        reply = json.loads(text)
-        usage = reply.get("usage")
-        spent = usage.get if isinstance(usage, dict) else dict[str, Any]().get
-        self._count(input_tokens=_tokens(spent("prompt_tokens")), output_tokens=_tokens(spent("completion_tokens")))
-        content = reply["choices"][0]["message"]["content"]
-        return content if isinstance(content, str) else None
+        try:
+            answer = self._http.post(self._url, json=body)
+        except httpx2.HTTPError:
+            answer = None
+        if answer is None or answer.status_code != 200:
+            self._count(failed_requests=1)
+        return answer
 
-    def _dropped_option(self, error: _Status, sent: Mapping[str, Any]) -> bool:
+    def _read(
+        self, answer: httpx2.Response | None, read: Callable[[str | None], Said | None]
+    ) -> tuple[NoAnswer | None, Said | None]:
+        """What ``read`` makes of an answer, or why there is nothing."""
+        if answer is None or answer.status_code != 200:
+            return NoAnswer.FAILED, None
+        try:
+            reply = answer.json()
+            content = reply["choices"][0]["message"]["content"]
+        except (ValueError, TypeError, LookupError):  # cut JSON, HTML, missing choices
+            self._count(failed_requests=1)
+            self.refusal = "HTTP 200: no chat completion; an endpoint's URL ends in its version (/v1), as a rule"
+            return NoAnswer.FAILED, None
+        usage = reply.get("usage") if isinstance(reply.get("usage"), dict) else {}
+        spent = {name: _tokens(usage.get(f"{part}_tokens")) for name, part in _COUNTED.items()}
+        self._count(**spent)
+        said = read(content if isinstance(content, str) else None)
+        if said is None:
+            self._count(unreadable_answers=1)
+            return NoAnswer.UNREADABLE, None
+        return None, said
+
+    def _wear(self, why: NoAnswer) -> NoAnswer:
+        """``why``, or the end after too many in a row: the endpoint is at fault then, not the requests.
+
+        A filtered request is not counted, nor is an answer that cannot be read once another one could.
+        """
+        if why is not NoAnswer.FILTERED and not (why is NoAnswer.UNREADABLE and self._answered):
+            self._in_a_row += 1
+        if self._in_a_row < FAILURES_IN_A_ROW:
+            return why
+        if why is NoAnswer.REFUSED and not self._answered:
+            raise ConfigError(f"{self.named} refuses every request: {self.refusal}; see the judge's settings")
+        advice = "see whether it is up"
+        if why is NoAnswer.UNREADABLE:
+            advice = "they hold no answer; raise judge.max_tokens if it thinks before it answers"
+        elif self.refusal:
+            advice = f"it says {self.refusal}"
+        raise RunError(
+            f"{self.named}: the last {self._in_a_row} requests got no answer that can be read; {advice}; then give the "
+            "same command again: what was answered is kept"
+        )
+
+    def _dropped_option(self, status: int, words: str, sent: Mapping[str, Any]) -> bool:
         """Leave out a setting that the model does not accept; True when the request has changed and should be sent
         again. Compare with what this request sent: another thread may have dropped the setting since."""
-        if error.status not in (400, 422):
+        if status not in (400, 422):
             return False
-        named = next((name for name in _OPTIONAL if name in sent and _not_taken(name, error.words)), None)
+        named = next((name for name in _OPTIONAL if name in sent and _not_taken(name, words)), None)
         with self._lock:
             if named is not None:
                 self._refused.add(named)
             return not self._refused.isdisjoint(sent)
 
-    def _stop(self, error: _Status, model: str | None) -> None:
-        if error.status in (401, 403):
-            state = "was refused" if self._key_given else "is missing"
-            raise ConfigError(
-                f"{self.named}: HTTP {error.status}, the key in ${self._settings.api_key_env} {state}; export it, or "
-                "name another variable with judge.api_key_env"
-            ) from error
-        if error.status == 404:
-            raise ConfigError(
-                f"{self.named}: HTTP 404; check that the URL ends with its version (/v1) and that model {model!r} is "
-                "served there (judge.model, generate.judges)"
-            ) from error
-        if error.status == 402:
-            raise ConfigError(f"{self.named}: HTTP 402, it requires payment: {error.words[:300]}") from error
-        if error.status == 405:
-            raise ConfigError(f"{self.named} takes no chat completions: {error.words[:300]}") from error
+    def _stop(self, answer: httpx2.Response, words: str, model: str | None) -> None:
+        """ConfigError where no try would help."""
+        status, variable = answer.status_code, self._settings.api_key_env
+        state = "was refused" if self._key else "is missing"
+        key = f"the key in ${variable} {state}; export it, or name another variable with judge.api_key_env"
+        remedies = {
+            401: key,
+            403: key,
+            404: f"check that the URL ends with its version (/v1) and that model {model!r} is served there "
+            "(judge.model, generate.judges)",
+            402: f"it requires payment: {words[:300]}",
+            405: f"it takes no chat completions: {words[:300]}",
+        }
+        if 300 <= status < 400:
+            raise ConfigError(f"{self.named} redirects to {redacted(answer.headers.get('Location', ''))}; give that")
+        if status in remedies:
+            raise ConfigError(f"{self.named}: HTTP {status}, {remedies[status]}")
 
     def _pause_before(self, attempt: int, asked: float) -> float:
         grown = self._pause * 2**attempt * (1 + random.random() / 4)  # apart, so that threads do not come back at once

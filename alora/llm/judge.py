@@ -18,12 +18,11 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from alora.config.schema import JudgeSettings
-from alora.config.secrets import redacted
 from alora.data.conversation import LabelledConversation
-from alora.errors import ConfigError, RunError
+from alora.errors import ConfigError
 from alora.evaluation.noise import Doubt
 from alora.llm.answers import Answers
-from alora.llm.client import FAILURES_IN_A_ROW, JudgeClient, JudgeUsage, NoAnswer
+from alora.llm.client import JudgeClient, JudgeUsage, NoAnswer
 from alora.llm.judge_prompt import Answer, messages
 from alora.policy import Policy
 from alora.reading import printable
@@ -39,39 +38,6 @@ def require_settings(settings: JudgeSettings) -> None:
     if (settings.input_price is None) != (settings.output_price is None):
         missing = "input_price" if settings.input_price is None else "output_price"
         raise ConfigError(f"cost needs both prices; add judge.{missing}=0 if there is none, or leave out the other")
-
-
-class Patience:
-    """Stops asking after too many rows in a row without an answer: the endpoint is at fault then, not the rows.
-
-    A filtered row is not counted, nor is an answer without a label once another row had one.
-    """
-
-    def __init__(self, settings: JudgeSettings) -> None:
-        self.settings = settings
-        self._answered, self._in_a_row = False, 0
-
-    def wear(self, answer: Answer | NoAnswer, refusal: str) -> None:
-        """Count one row; ``refusal`` is what the endpoint last refused with."""
-        if isinstance(answer, Answer):
-            self._answered, self._in_a_row = True, 0
-            return
-        if answer is not NoAnswer.FILTERED and not (answer is NoAnswer.UNREADABLE and self._answered):
-            self._in_a_row += 1
-        if self._in_a_row < FAILURES_IN_A_ROW:
-            return
-        url, without = f"judge.url={redacted(str(self.settings.url))}", "leave judge.url out to do without it"
-        if answer is NoAnswer.REFUSED and not self._answered:
-            raise ConfigError(f"{url} refuses every request: {refusal}; see the judge's settings, or {without}")
-        advice = "see whether it is up"
-        if answer is NoAnswer.REFUSED:
-            advice = f"it refuses them: {refusal}"
-        elif answer is NoAnswer.UNREADABLE:
-            advice = "they hold no label; raise judge.max_tokens if it thinks before it answers"
-        raise RunError(
-            f"{url}: the last {self._in_a_row} rows got no answer that can be read; {advice}, then give the same "
-            f"command again, or {without}: answers so far are kept"
-        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +61,7 @@ def disagreements(
     _remark(
         f"asking {settings.model} about {len(mine)} rows of {policy.id}; answers that are in the cache cost nothing"
     )
-    given = ask(policy, {"train": mine}, answers, Patience(settings))[0]["train"]
+    given = ask(policy, {"train": mine}, answers, settings)[0]["train"]
     doubts = [
         Doubt(
             row,
@@ -112,15 +78,15 @@ def disagreements(
 
 
 def ask(
-    policy: Policy, parts: Mapping[str, Sequence[LabelledConversation]], file: Path, patience: Patience
+    policy: Policy, parts: Mapping[str, Sequence[LabelledConversation]], file: Path, settings: JudgeSettings
 ) -> tuple[dict[str, dict[int, Answer]], JudgeUsage, Counter[NoAnswer]]:
     """The answers on each part of the rows by row index, what all calls have used, and how many rows have none.
     Answers are kept in ``file``."""
-    settings, silent = patience.settings, Counter[NoAnswer]()
+    silent = Counter[NoAnswer]()
     with JudgeClient(settings) as client:
         book = _book(file, policy)
         try:
-            given = {name: _answers(client, book, policy, rows, patience, silent) for name, rows in parts.items()}
+            given = {name: _answers(client, book, policy, rows, settings, silent) for name, rows in parts.items()}
             book.add_usage(client.usage)
         finally:
             _remark(f"{policy.id}: {_spent(client.usage, settings)}")
@@ -136,11 +102,10 @@ def _answers(
     book: Answers[Answer],
     policy: Policy,
     rows: Sequence[LabelledConversation],
-    patience: Patience,
+    settings: JudgeSettings,
     silent: Counter[NoAnswer],
 ) -> dict[int, Answer]:
     """The answers by row index; ``silent`` counts the rows without one."""
-    settings = patience.settings
     keys = [_key(policy, row, settings) for row in rows]
     order = sorted(range(len(rows)), key=keys.__getitem__)  # files are sorted by label: no kind of row in a row
 
@@ -163,7 +128,6 @@ def _answers(
                     given[index] = answer
                 else:
                     silent[answer] += 1
-                patience.wear(answer, client.refusal)
         except BaseException:
             pool.shutdown(cancel_futures=True)  # requests under way are paid for as well
             book.add_usage(client.usage)

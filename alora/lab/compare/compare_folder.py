@@ -20,12 +20,12 @@ from alora.config.secrets import redacted
 from alora.errors import RunError
 from alora.lab.compare.scores import Scores, read_scores, write_scores
 from alora.lab.compare.task import MethodRun
+from alora.reading import read_typed
 from alora.training.run_folder import ClaimedFolder
-from alora.typed import typed
 
 ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
 JUDGE = "judge_digest"  # a fact of a judge's scores: who was asked
-_LEFT_OUT, _OPEN = "left_out.json", "open"
+_LEFT_OUT = "left_out.json"
 _FIXED = ("base", "adapter", "policy", "prompt", "training")
 
 
@@ -45,31 +45,24 @@ class ComparisonFolder(ClaimedFolder):
         return self.path / "arms" / run.name
 
     def write(self, run: MethodRun, scored: Mapping[str, Scores], failed: Mapping[str, str]) -> None:
-        """Keep a run's scores; the list of policies without scores comes last and marks the run as finished, unless the
-        next call may score more of its rows."""
+        """Keep a run's scores; the list of policies without scores comes last and marks the run as written."""
         for policy, scores in scored.items():
             write_scores(self.home(run) / f"{policy}.json", scores)
-        mark, again = self.home(run) / _OPEN, any(scores.facts.get(ASK_AGAIN) for scores in scored.values())
-        if again:
-            mark.touch()
         write_json(self.home(run) / _LEFT_OUT, dict(failed))
-        if not again:
-            mark.unlink(missing_ok=True)
 
     def finished(self, run: MethodRun) -> bool:
         """Whether the run is complete: no row to be asked about again, and no scores of another judge."""
-        if not (self.home(run) / _LEFT_OUT).is_file() or (self.home(run) / _OPEN).exists():
+        if not (self.home(run) / _LEFT_OUT).is_file():
             return False
-        mine = judge_digest(self._recipe.judge)
-        return run.arm != "judge" or all(scores.facts.get(JUDGE) == mine for scores in self.read(run)[0])
+        if run.arm != "judge":
+            return True
+        mine, kept = judge_digest(self._recipe.judge), [scores.facts for scores in self.read(run)[0]]
+        return all(facts.get(JUDGE) == mine and not facts.get(ASK_AGAIN) for facts in kept)
 
     def read(self, run: MethodRun) -> tuple[list[Scores], dict[str, str]]:
         """A run's scores, and per missing policy the reason."""
         home = self.home(run)
-        try:
-            failed = typed(dict[str, str], json.loads((home / _LEFT_OUT).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"{home / _LEFT_OUT} cannot be read ({error}); remove {home} and run again") from error
+        failed = read_typed(dict[str, str], home / _LEFT_OUT, RunError, f"remove {home} and run again")
         return [read_scores(file) for file in sorted(home.glob("*.json")) if file.name != _LEFT_OUT], failed
 
     def fixed_settings(self) -> dict[str, Any]:

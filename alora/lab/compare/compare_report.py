@@ -49,7 +49,7 @@ def document(
             "methods": [asdict(item) for item in comparison.methods],
             "gaps": [asdict(gap) for gap in comparison.gaps],
             "left_out": {run: dict(reasons) for run, reasons in left_out.items() if reasons},
-            "scores": [item.as_dict() for item in scores],
+            "scores": [asdict(item) for item in scores],
         }
     )
 

@@ -18,7 +18,7 @@ from alora.lab.compare.compare_folder import ASK_AGAIN, JUDGE, judge_digest
 from alora.lab.compare.scores import RowScores, Scores, calibration_rows, labelled_for
 from alora.lab.compare.task import MethodRun, Task
 from alora.llm.client import JudgeUsage, NoAnswer
-from alora.llm.judge import SURE, Patience, ask, require_settings
+from alora.llm.judge import SURE, ask, require_settings
 from alora.llm.judge_prompt import Answer
 from alora.policy import Policy
 
@@ -27,11 +27,11 @@ def ask_and_score(task: Task, run: MethodRun, home: Path) -> dict[str, Scores]:
     """Ask the judge about every validation and test row of every policy; answers are kept below ``home``."""
     settings = task.recipe.judge
     require_settings(settings)
-    scores, patience = {}, Patience(settings)
+    scores = {}
     for policy in task.policies:
         known = calibration_rows(task.splits, policy, run.arm)
         rows = {"validation": known, "test": labelled_for(policy, task.splits.test)}
-        given, usage, silent = ask(policy, rows, home / "answers" / f"{policy.id}.jsonl", patience)
+        given, usage, silent = ask(policy, rows, home / "answers" / f"{policy.id}.jsonl", settings)
         parts = {name: _scores(policy, part, given[name]) for name, part in rows.items()}
         facts = _facts(settings, usage, silent)
         # Where nothing at all was answered, something is to be mended before these rows can be.
@@ -43,7 +43,7 @@ def ask_and_score(task: Task, run: MethodRun, home: Path) -> dict[str, Scores]:
 def _scores(policy: Policy, rows: Sequence[LabelledConversation], given: Mapping[int, Answer]) -> RowScores:
     """Scores of the rows that have an answer, in the rows' order."""
     kept, labels = sorted(given), len(policy.labels)
-    return RowScores(
+    return RowScores.of(
         ids=tuple(rows[index].conversation.id for index in kept),
         label_ids_N=np.array([policy.label_index(rows[index].labels[policy.id]) for index in kept], dtype=np.int64),
         logits_NL=np.array([logits(given[index], labels) for index in kept], dtype=np.float64).reshape(-1, labels),

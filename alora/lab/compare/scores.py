@@ -1,8 +1,8 @@
 """One method's scores of one policy: one per row, by the row's id, and no text of a conversation."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +17,8 @@ from alora.evaluation.predict import Predictions
 from alora.evaluation.resampling import Flags, Floats
 from alora.lab.compare.task import MethodRun
 from alora.policy import Policy
+from alora.reading import read_json
+from alora.typed import typed
 
 SCHEMA_VERSION = 1
 UNTRAINED = ("prompt", "judge")  # methods
@@ -27,33 +29,26 @@ class RowScores:
     """Label logits of some rows, in their order. A row without an answer has no entry; ``asked`` counts it."""
 
     ids: tuple[str, ...]
-    label_ids_N: NDArray[np.int64]
-    logits_NL: Floats
+    label_ids: tuple[int, ...]
+    logits: tuple[tuple[float, ...], ...]
     asked: int
+
+    @classmethod
+    def of(cls, ids: Sequence[str], label_ids_N: NDArray[np.int64], logits_NL: Floats, asked: int) -> Self:
+        return cls(tuple(ids), tuple(label_ids_N.tolist()), tuple(map(tuple, logits_NL.tolist())), asked)
+
+    @cached_property
+    def label_ids_N(self) -> NDArray[np.int64]:
+        return np.array(self.label_ids, dtype=np.int64)
+
+    @cached_property
+    def logits_NL(self) -> Floats:
+        return np.array(self.logits, dtype=np.float64).reshape(len(self.ids), -1 if self.ids else 0)
 
     @property
     def positive_N(self) -> Flags:
         """Whether each row is of the policy's positive label."""
         return self.label_ids_N == 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; :meth:`from_dict` reads it back, bit for bit."""
-        return {
-            "ids": list(self.ids),
-            "label_ids": self.label_ids_N.tolist(),
-            "logits": self.logits_NL.tolist(),
-            "asked": self.asked,
-        }
-
-    @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read :meth:`as_dict` back; KeyError, TypeError or ValueError when it is something else."""
-        ids = tuple(mapping["ids"])
-        labels_N = np.array(mapping["label_ids"], dtype=np.int64)
-        logits_NL = np.array(mapping["logits"], dtype=np.float64).reshape(len(ids), -1 if ids else 0)
-        if len(labels_N) != len(ids):
-            raise ValueError(f"{len(ids)} ids but {len(labels_N)} labels")
-        return cls(ids, labels_N, logits_NL, int(mapping["asked"]))
 
 
 @dataclass(frozen=True)
@@ -68,17 +63,6 @@ class Scores:
     test: RowScores
     facts: Mapping[str, Any] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; :meth:`from_dict` reads it back."""
-        parts = {"facts": dict(self.facts), "validation": self.validation.as_dict(), "test": self.test.as_dict()}
-        return {**vars(self), **parts}
-
-    @classmethod
-    def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read :meth:`as_dict` back; KeyError, TypeError or ValueError when it is something else."""
-        parts = {name: RowScores.from_dict(mapping[name]) for name in ("validation", "test")}
-        return cls(**{**mapping, **parts, "facts": dict(mapping["facts"])})
-
 
 def labelled_for(policy: Policy, rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
     """The rows that carry a label of ``policy``, in their order."""
@@ -88,7 +72,7 @@ def labelled_for(policy: Policy, rows: Sequence[LabelledConversation]) -> list[L
 def row_scores(predictions: Predictions, rows: Sequence[LabelledConversation]) -> RowScores:
     """Predictions with the ids of their rows; ``rows`` are those that were predicted, or more."""
     ids = tuple(row.conversation.id for row in labelled_for(predictions.policy, rows))
-    return RowScores(ids, predictions.label_ids_N, predictions.logits_NL, len(ids))
+    return RowScores.of(ids, predictions.label_ids_N, predictions.logits_NL, len(ids))
 
 
 def scores_of(run: MethodRun, answered: Sequence[Predictions], splits: Splits, facts: Mapping[str, Any]) -> Scores:
@@ -104,18 +88,15 @@ def calibration_rows(splits: Splits, policy: Policy, arm: str) -> list[LabelledC
 
 
 def write_scores(file: Path, scores: Scores) -> None:
-    """Write one method's scores of one policy, whole or not at all."""
-    write_json(file, {"schema_version": SCHEMA_VERSION, **scores.as_dict()})
+    write_json(file, {"schema_version": SCHEMA_VERSION, **asdict(scores)})
 
 
 def read_scores(file: Path) -> Scores:
-    """Read :func:`write_scores` back."""
+    remedy = "remove it and run again"
+    content = read_json(file, RunError, remedy)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if (version := content.pop("schema_version")) != SCHEMA_VERSION:
+        if (version := content.pop("schema_version", None)) != SCHEMA_VERSION:
             raise ValueError(f"schema_version {version} is not {SCHEMA_VERSION}")
-        return Scores.from_dict(content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(
-            f"{file} holds no scores of this version ({type(error).__name__}: {error}); remove it and run again"
-        ) from error
+        return typed(Scores, content)
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{file} holds no scores of this version ({error}); {remedy}") from error

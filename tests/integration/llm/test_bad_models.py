@@ -104,7 +104,7 @@ def test_what_failed_is_asked_again_by_the_next_call(fault):
 def test_an_endpoint_that_is_down_ends_the_run(capsys):
     assert generate(lambda number, body: 500 if number else honest(number, body), pairs=30) == (2, 1 + 20)
     err = capsys.readouterr().err
-    assert "the last 20 requests failed; it says HTTP 500" in err
+    assert "the last 20 requests got no answer that can be read; it says HTTP 500" in err
     assert "Traceback" not in err
 
 

@@ -1,10 +1,7 @@
 """The judge against a real server that fails in every way that servers do."""
 
-import contextlib
 import json
-import socketserver
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -242,45 +239,9 @@ def test_neither_key_nor_text_follows_to_another_place(status, monkeypatch):
     monkeypatch.setenv("JUDGE_KEY", "s3cret")
     with endpoint(lambda number, body: says("ok")) as elsewhere:
         headers = {"Location": f"{elsewhere.url}/chat/completions"}
-        with pytest.raises(ConfigError, match=f"answered {status} and redirects to {elsewhere.url}"):
+        with pytest.raises(ConfigError, match=f"redirects to {elsewhere.url}"):
             ask(lambda number, body: (status, headers, b""))
         assert elsewhere.bodies == []
-
-
-def flood(piece: bytes, pause: float = 0.0, head: bytes = b"HTTP/1.1 200 OK\r\n\r\n"):
-    """A server that answers every request by ``piece`` without end; its URL."""
-
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            self.request.recv(65536)
-            with contextlib.suppress(OSError):
-                self.wfile.write(head)
-                while True:
-                    self.wfile.write(piece)
-                    time.sleep(pause)
-
-    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    return server
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"piece": b"x" * 2**20},
-        {"piece": b"x", "pause": 0.05},
-        {"piece": b"X: y\r\n", "pause": 0.05, "head": b"HTTP/1.1 200 OK\r\n"},
-        {"piece": b"HTTP/1.1 100 Continue\r\n\r\n", "pause": 0.05, "head": b""},
-    ],
-    ids=["bytes", "drops", "headers", "continue"],
-)
-def test_an_answer_without_end_is_given_up(answer):
-    with flood(**answer) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-        with JudgeClient(JudgeSettings(url=url, model="m", retries=0, timeout=0.5)) as client:
-            assert client.ask(POLICY, TALK) is NoAnswer.FAILED
-        server.shutdown()
 
 
 @pytest.mark.parametrize("url", ["ftp://h/v1", "h:8000/v1", "http://", "http://h:99999/v1", "http://[::1/v1"])

@@ -16,8 +16,7 @@ from alora.errors import AloraError, ConfigError, RunError
 from alora.lab.compare.compare_folder import ASK_AGAIN
 from alora.lab.compare.judged import ask_and_score, logits
 from alora.lab.compare.task import MethodRun, Task
-from alora.llm.client import NoAnswer
-from alora.llm.judge import FAILURES_IN_A_ROW, Patience
+from alora.llm.client import FAILURES_IN_A_ROW, JudgeClient, NoAnswer
 from alora.llm.judge_prompt import Answer
 from alora.policy import Policy
 from tests.integration.lab.compare.places import make_place, overrides
@@ -87,15 +86,14 @@ def test_refused_rows_of_one_label_cost_themselves_alone(refusal, tmp_path, caps
     ("behaviour", "kind", "words"),
     [
         (lambda number, body: UNKNOWN, ConfigError, "refuses every request: HTTP 400.*Bad request"),
-        (lambda number, body: 503, RunError, "see whether it is up"),
+        (lambda number, body: 503, RunError, "it says HTTP 503"),
         (lambda number, body: completion("Let me think."), RunError, "raise judge.max_tokens"),
-        (lambda number, body: UNKNOWN if number > 20 else honest(0, body), RunError, "it refuses them: HTTP 400"),
+        (lambda number, body: UNKNOWN if number > 20 else honest(0, body), RunError, "it says HTTP 400"),
     ],
 )
 def test_an_endpoint_that_is_of_no_use_stops_early(behaviour, kind, words, tmp_path):
-    with pytest.raises(kind, match=words) as caught:
+    with pytest.raises(kind, match=words):
         score(behaviour, tmp_path, count=60, concurrency=1)
-    assert "leave judge.url out" in str(caught.value)
     if kind is RunError:
         again, _ = score(honest, tmp_path, count=60)
         assert len(again.test.ids) == 60
@@ -103,11 +101,11 @@ def test_an_endpoint_that_is_of_no_use_stops_early(behaviour, kind, words, tmp_p
 
 @pytest.mark.parametrize("answer", [NoAnswer.FAILED, NoAnswer.REFUSED])
 def test_the_key_in_its_url_is_not_shown(answer):
-    patience = Patience(JudgeSettings(url="https://me:S3cr3t@host/v1", model="m"))
+    client = JudgeClient(JudgeSettings(url="https://me:S3cr3t@host/v1", model="m"))
     for _ in range(FAILURES_IN_A_ROW - 1):
-        patience.wear(answer, "")
+        client._wear(answer)
     with pytest.raises(AloraError, match=r"//\*\*\*@host/v1") as caught:
-        patience.wear(answer, "")
+        client._wear(answer)
     assert "S3cr3t" not in str(caught.value)
 
 

@@ -26,7 +26,7 @@ def calibrated(arm: str, policy: str, seed: int, rows: int = 150) -> Scores:
         chance_N = generator.uniform(0.05, 0.95, rows)
         labels_N = (generator.uniform(size=rows) > chance_N).astype(np.int64)
         logits_NL = np.stack([np.log(chance_N), np.log(1 - chance_N)], axis=1)
-        return RowScores(tuple(f"{part}-{n}" for n in range(rows)), labels_N, logits_NL, rows)
+        return RowScores.of(tuple(f"{part}-{n}" for n in range(rows)), labels_N, logits_NL, rows)
 
     return Scores(arm, policy, seed, 4, drawn(0), drawn(1))
 
@@ -50,14 +50,18 @@ def test_every_interval_holds_its_value_where_resampling_is_biased_too(monkeypat
 def taken(rows: RowScores, places: np.ndarray) -> RowScores:
     """Some rows, in another order."""
     ids = tuple(rows.ids[place] for place in places)
-    return RowScores(ids, rows.label_ids_N[places], rows.logits_NL[places], rows.asked)
+    return RowScores.of(ids, rows.label_ids_N[places], rows.logits_NL[places], rows.asked)
+
+
+def with_logits(rows: RowScores, logits_NL: np.ndarray) -> RowScores:
+    return RowScores.of(rows.ids, rows.label_ids_N, logits_NL, rows.asked)
 
 
 def blurred(scores: Scores, arm: str, rank: int | None, noise: float, seed: int = 9) -> Scores:
     """The same rows by a method that knows less."""
     generator = np.random.default_rng(seed)
     parts = {
-        name: replace(rows, logits_NL=rows.logits_NL + generator.normal(0, noise, rows.logits_NL.shape))
+        name: with_logits(rows, rows.logits_NL + generator.normal(0, noise, rows.logits_NL.shape))
         for name, rows in (("validation", scores.validation), ("test", scores.test))
     }
     return replace(scores, arm=arm, rank=rank, **parts)
@@ -113,8 +117,8 @@ def test_seeds_count_by_their_mean_each_at_a_point_of_its_own_validation_rows():
 def test_the_whole_battery_tells_the_mean_of_the_silent_and_the_fewest_runs():
     scores = [calibrated("judge", "red", 3), calibrated("judge", "red", 4), calibrated("judge", "blue", 3)]
     few = scores[2].test
-    silent = replace(scores[2], test=replace(few, ids=few.ids[:90], label_ids_N=few.label_ids_N[:90],
-                                             logits_NL=few.logits_NL[:90]))  # fmt: skip
+    silent = replace(scores[2], test=replace(few, ids=few.ids[:90], label_ids=few.label_ids[:90],
+                                             logits=few.logits[:90]))  # fmt: skip
     found = {method.policy: method for method in compare([*scores[:2], silent], QUIET, main_rank=4).methods}
     assert [found[policy].unanswered for policy in ("red", "blue", None)] == pytest.approx([0.0, 0.4, 0.2])
     assert [found[policy].runs for policy in ("red", "blue", None)] == [2, 1, 1]
@@ -125,7 +129,7 @@ def test_the_mean_of_perfect_runs_is_perfect(seeds):
     """The sum of nine ninths is more than 1."""
     scores = calibrated("alora", "red", 3)
     logits = {
-        name: replace(rows, logits_NL=np.where(rows.label_ids_N[:, None] == [0, 1], 5.0, -5.0))
+        name: with_logits(rows, np.where(rows.label_ids_N[:, None] == [0, 1], 5.0, -5.0))
         for name, rows in (("validation", scores.validation), ("test", scores.test))
     }
     told = compare([replace(scores, seed=seed, **logits) for seed in range(seeds)], QUIET, main_rank=4).methods[0]
@@ -156,7 +160,7 @@ def test_no_interval_is_shown_without_resamples():
 
 def test_test_rows_of_one_class_cost_their_policy_alone():
     sound, one_class = (calibrated("alora", policy, 3) for policy in ("blue", "red"))
-    test = replace(one_class.test, label_ids_N=np.ones_like(one_class.test.label_ids_N))
+    test = replace(one_class.test, label_ids=(1,) * len(one_class.test.ids))
     found = compare([sound, replace(one_class, test=test)], QUIET, main_rank=4)
     assert [method.policy for method in found.methods] == ["blue", None]
     assert "do not hold both" in found.left_out["alora-rank4"]["red"]

@@ -17,7 +17,7 @@ def rows(labels: list[int], asked: int | None = None, bad: bool = False) -> RowS
     if bad:
         logits_NL[0, 0] = np.nan
     ids = tuple(str(place) for place in range(len(labels)))
-    return RowScores(ids, np.array(labels, dtype=np.int64), logits_NL, asked or len(labels))
+    return RowScores.of(ids, np.array(labels, dtype=np.int64), logits_NL, asked or len(labels))
 
 
 def scores(arm: str, policy: str, validation: RowScores, test: RowScores) -> Scores:
