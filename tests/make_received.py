@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from alora.base.stored import describe_base
 from alora.batch.log_rows import survey
-from alora.batch.stored import read_manifest
+from alora.batch.stored_verdicts import read_manifest
 from alora.bundle.artifact import find_artifact
 from alora.bundle.named import saved_run
 from alora.bundle.read import load_bundle

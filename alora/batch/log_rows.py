@@ -92,8 +92,7 @@ def time_of(value: Any, settings: DataSettings) -> str | None:
     time = value.get(settings.columns.time) if isinstance(value, dict) else None
     if time is None:
         return None
-    text = time.isoformat() if isinstance(time, date) else str(time)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is not text of Parquet's
+    return time.isoformat() if isinstance(time, date) else str(time)
 
 
 def reading(settings: DataSettings) -> dict[str, Any]:

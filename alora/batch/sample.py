@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from alora.batch.stored import read_manifest, tables
+from alora.batch.stored_verdicts import read_manifest, tables
 from alora.errors import ConfigError
 from alora.verdict import TENTHS, tenth
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from alora.batch.log_rows import Row, changed, read_again, time_of
-from alora.batch.stored import shard_rows
+from alora.batch.stored_verdicts import shard_rows
 from alora.batch.verdict_folder import RefusedRow, ScoredRow, VerdictFolder
 from alora.bundle.light import read_bundle
 from alora.bundle.named import named_artifacts, open_artifact

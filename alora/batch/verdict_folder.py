@@ -22,7 +22,7 @@ import pyarrow
 import pyarrow.parquet
 
 from alora.atomic import LOCK, alone_in, is_part, remove_own, sweep, whole, write_json, write_pieces
-from alora.batch.stored import (
+from alora.batch.stored_verdicts import (
     FIELDS,
     MANIFEST,
     METADATA,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from alora.batch.stored import read_manifest, tables
+from alora.batch.stored_verdicts import read_manifest, tables
 from alora.evaluation.html import in_markdown, page_template
 from alora.layout import PAGE_MARK
 from alora.verdict import LEAST, TENTHS, population_stability

@@ -14,8 +14,6 @@ from alora.lab.bench.record import Record, load_record, plain, record_json
 from alora.lab.bench.run import run_bench
 from alora.notes import note
 
-_ROOM = 2**20  # bytes that must fit where the results go; those of a long run take about so many
-
 
 def run(recipe: Recipe) -> int:
     """Write ``bench.json``, ``bench.md`` and plots; 1 when a ratio was withheld for a fault, or the run was stopped."""
@@ -65,8 +63,7 @@ def _folder(recipe: Recipe) -> Path:
     report_file(folder / "bench.json", "bench")
     for name in ("bench.md", *PICTURES):
         file = folder / name
-        if file.is_symlink() or (file.exists() and not (folder / "bench.json").exists()):
+        if file.exists() and not (folder / "bench.json").exists():
             raise ConfigError(f"{file} is there and is not a report of alora's; give another output=")
-    with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(bytes(_ROOM))
+    tempfile.TemporaryFile(dir=folder).close()
     return folder

@@ -11,7 +11,7 @@ from pathlib import Path
 from alora.atomic import write_pieces
 from alora.batch.log_rows import conversations_at
 from alora.batch.sample import DISAGREES, STRATUM, UNCERTAIN, Wanted, sample
-from alora.batch.stored import read_manifest
+from alora.batch.stored_verdicts import read_manifest
 from alora.commands.output import say, table
 from alora.config.schema import Recipe
 from alora.data.messages import Conversation, as_row

@@ -7,7 +7,7 @@
 
 :mod:`~alora.llm.prompts` writes the model's prompts and reads its answers.
 :mod:`~alora.llm.calls` keeps every answer in a file, so that none costs twice, and stops at the budget.
-:mod:`~alora.llm.cases` writes conversations for each cell of the policy's dimensions and has them judged.
+:mod:`~alora.llm.minimal_pairs` writes conversations for each cell of the policy's dimensions and has them judged.
 :mod:`~alora.llm.filters` drops what would teach nothing or give the answer away.
-:mod:`~alora.llm.quality` says how good the rows are.
+:mod:`~alora.llm.quality` says how good the rows are; :mod:`~alora.llm.generation` keeps it all in one folder.
 """

@@ -11,7 +11,7 @@ from sklearn.model_selection import GroupKFold
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.errors import DataError
 from alora.evaluation.bag_of_words import held_out_words
-from alora.llm.cases import Case
+from alora.llm.minimal_pairs import Case
 from alora.policy import Policy
 
 WORDS = 3  # in a row, that two texts share

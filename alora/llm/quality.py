@@ -8,7 +8,7 @@ from typing import Any
 from alora.data.check import LEAST_POSITIVES
 from alora.evaluation.html import in_markdown
 from alora.findings import ERROR, WARNING, Finding
-from alora.llm.cases import Case
+from alora.llm.minimal_pairs import Case
 from alora.policy import Policy
 
 LEAST_ROWS, SOLVED, LEAST_AGREEMENT, MOST_SHARE = 70, 0.95, 0.5, 0.3

@@ -4,7 +4,7 @@
 - ``warm``: the base reads the conversation, as the guarded chat model would have (*read*); the burst comes right after
   (*warm*); and once more (*again*).
 - ``conversation``: turns that grow, the burst at every turn, the cache kept between them.
-- ``open_loop``: arrivals from a population of policies (:mod:`alora.lab.bench.load`).
+- ``open_loop``: arrivals from a population of policies (:mod:`alora.lab.bench.open_loop`).
 - ``guard``: over HTTP, and alone (:mod:`alora.lab.bench.guard_requests`).
 """
 
@@ -19,8 +19,8 @@ from alora.config.schema import BenchSettings
 from alora.errors import ConfigError
 from alora.lab.bench import guards
 from alora.lab.bench.harness import REHEARSAL, Benchmark, Context
-from alora.lab.bench.load import Load, fired_adapters, run_open_loop
 from alora.lab.bench.material import Material, bench_base, bundle_material, random_material
+from alora.lab.bench.open_loop import Load, fired_adapters, run_open_loop
 from alora.lab.bench.record import LoadRecord
 from alora.lab.bench.reference import Key, References, agreement, ask_references, of, reference_of, sampled, steadiness
 from alora.lab.bench.roofline import Roofline

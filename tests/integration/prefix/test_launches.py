@@ -65,10 +65,10 @@ def scoring(policies: int):
 @pytest.mark.parametrize(
     ("step_on", "most"),
     [
-        pytest.param(training(1), 190, id="P=1"),
+        pytest.param(training(1), 170, id="P=1"),
         pytest.param(training(1, rows=8), 190, id="P=1, 8 conversations"),
-        pytest.param(training(8), 190, id="P=8"),
-        pytest.param(training(100), 190, id="P=100"),
+        pytest.param(training(8), 170, id="P=8"),
+        pytest.param(training(100), 170, id="P=100"),
         pytest.param(training(8, uneven=True), 230, id="P=8, uneven suffixes"),
         pytest.param(training(100, uneven=True), 230, id="P=100, uneven suffixes"),
         pytest.param(training(8, keep=(1, 4, 6)), 230, id="P=8, rows of 3 policies"),

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from alora.batch.sample import DISAGREES, STRATUM, UNCERTAIN, sample
-from alora.batch.stored import read_manifest
+from alora.batch.stored_verdicts import read_manifest
 from alora.batch.verdict_folder import RefusedRow, VerdictFolder
 from alora.cli import main
 from alora.config.schema import DataSettings

@@ -10,11 +10,11 @@ import pyarrow.parquet
 import pytest
 
 from alora.batch.log_rows import survey
-from alora.batch.stored import tables
+from alora.batch.stored_verdicts import tables
 from alora.batch.verdict_folder import RefusedRow, ScoredRow, VerdictFolder
 from alora.commands.score import _is_job
 from alora.errors import ConfigError, DataError, RunError
-from tests.unit.batch.cases import POLICIES, TIMED, log, scored, verdicts
+from tests.unit.batch.cases import POLICIES, TIMED, log, scored
 
 
 def test_what_a_writer_that_died_left_is_gone_when_the_job_is_done(tmp_path):
@@ -26,17 +26,6 @@ def test_what_a_writer_that_died_left_is_gone_when_the_job_is_done(tmp_path):
         folder.write(0, [scored(0, {"id": "c0", "at": None}, lambda *_: 0.2, 0.5)])
         assert folder.finish() == {"scored": 1, "rejected": 0, "flagged": {"advice": 0, "refunds": 0}}
     assert {path.name for path in (tmp_path / "v").iterdir()} == {"manifest.json", "verdicts-00000.parquet"}
-
-
-def test_a_time_that_no_text_file_can_hold_costs_no_other_row(tmp_path):
-    source = tmp_path / "log.jsonl"
-    rows = [
-        {"id": f"c{n}", "at": at, "messages": [{"role": "user", "content": "x"}]}
-        for n, at in enumerate(("\ud800", "2026-01-01"))
-    ]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    place = verdicts(tmp_path / "v", source)
-    assert [table["time"].to_pylist() for table in tables(place, ["time"])] == [["\\ud800", "2026-01-01"]]
 
 
 @pytest.fixture

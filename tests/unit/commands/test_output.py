@@ -8,7 +8,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from alora.batch.stored import METADATA
+from alora.batch.stored_verdicts import METADATA
 from alora.cli import report
 from alora.commands.output import report_file, report_file_in, say, say_json, table, write_json, write_text
 from alora.errors import ConfigError, PolicyError

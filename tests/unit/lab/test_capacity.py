@@ -12,7 +12,7 @@ from alora.cli import main
 from alora.config import schema
 from alora.config.schema import TARGETS, PlanSettings
 from alora.errors import ConfigError
-from alora.lab.bench.load import arrivals
+from alora.lab.bench.open_loop import arrivals
 from alora.lab.bench.record import Record, load_record
 from alora.lab.bench.roofline import FORWARD
 from alora.lab.bench.shapes import SHAPES

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from alora.data.conversation import Conversation, Message
-from alora.llm.cases import Case
 from alora.llm.filters import leak, near_duplicates
+from alora.llm.minimal_pairs import Case
 from alora.policy import Policy
 
 OPENING = "you are a helpful assistant of a shop that sells lamps and chairs"

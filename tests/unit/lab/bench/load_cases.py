@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from alora.config.schema import BenchSettings, ServingBenchSettings
-from alora.lab.bench.load import Generator, Load
+from alora.lab.bench.open_loop import Generator, Load
 from alora.lab.bench.record import LoadRecord, OfferedRate
 from alora.lab.bench.reference import References, of
 from alora.lab.bench.systems import Request

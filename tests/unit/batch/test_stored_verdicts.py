@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from alora.batch.sample import sample
-from alora.batch.stored import tables
+from alora.batch.stored_verdicts import tables
 from alora.batch.verdict_report import Summary
 from alora.errors import RunError
 from tests.unit.batch.cases import log, verdicts

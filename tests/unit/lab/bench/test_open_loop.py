@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from alora.lab.bench.harness import TimeIsUp
-from alora.lab.bench.load import (
+from alora.lab.bench.material import FIRST_CONTENT, token_ids
+from alora.lab.bench.open_loop import (
     CHECKED,
     FIRES,
     Generator,
@@ -21,7 +22,6 @@ from alora.lab.bench.load import (
     run_open_loop,
     search,
 )
-from alora.lab.bench.material import FIRST_CONTENT, token_ids
 from alora.lab.bench.record import LoadRecord, OfferedRate
 from alora.lab.bench.systems import VllmSystem
 from tests.unit.lab.bench.cases import right
