@@ -26,7 +26,7 @@ from alora.config.schema import BaseSettings
 from alora.training.claim import open_claim
 from tests.integration.llm.scripted import command, honest
 from tests.toy_recipe import QUICK, toy_base_folder
-from tests.unit.lab.compare.endpoint import endpoint
+from tests.unit.llm.endpoint import endpoint
 
 POLICIES = """policies:
   - {id: toy, title: No red, rule: Nobody says red.}

@@ -162,7 +162,7 @@ class _Check:
 
     def labels(self) -> None:
         """Labels that the words of other rows doubt, and a judge, where there is one."""
-        from alora.commands.doubted_labels import of_judge, of_run, of_words  # scikit-learn, which no other check needs
+        from alora.llm.doubted_labels import of_judge, of_run, of_words  # scikit-learn, which no other check needs
 
         train, judge = self.splits["train"], self.recipe.judge
         for policy in self.policies:

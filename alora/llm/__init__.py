@@ -2,6 +2,7 @@
 
 :mod:`~alora.llm.client` asks one question at a time; :mod:`~alora.llm.answers` keeps what was answered.
 :mod:`~alora.llm.judge` has rows labelled; :mod:`~alora.llm.judge_prompt` is its prompt.
+:mod:`~alora.llm.doubted_labels` lists rows that the judge, a run's folds or counting words would label otherwise.
 
 ``alora generate``, from a policy's text to labelled conversations:
 

@@ -1,5 +1,6 @@
 """One question at a time to an OpenAI-compatible endpoint; every failure is counted."""
 
+import json
 import operator
 import random
 import re
@@ -13,13 +14,13 @@ from typing import Any, Self, TypeVar
 import httpx2
 
 from alora.config.schema import JudgeSettings
-from alora.config.secrets import HIDDEN, key_in, redacted
+from alora.config.secrets import key_in, redacted
 from alora.config.setting import is_server
 from alora.data.conversation import Conversation
 from alora.errors import ConfigError, RunError
 from alora.llm.judge_prompt import Answer, messages, read_answer
 from alora.policy import Policy
-from alora.transport import wait_of
+from alora.transport import hidden, wait_of
 
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
@@ -84,9 +85,13 @@ class JudgeClient:
                 f"judge.url={redacted(url)!r} cannot be used; give http://HOST:PORT/v1 or https://HOST/v1"
             )
         self._url, self._key = f"{url.rstrip('/')}/chat/completions", key_in(settings.api_key_env)
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        limits = httpx2.Limits(max_connections=settings.concurrency)
-        self._http = httpx2.Client(headers=headers, timeout=settings.timeout, limits=limits)
+        headers = {"Content-Type": "application/json"}
+        headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        limits = httpx2.Limits(max_connections=settings.concurrency, keepalive_expiry=2)  # vLLM closes one after 5
+        try:
+            self._http = httpx2.Client(headers=headers, timeout=settings.timeout, limits=limits)
+        except (ValueError, ImportError) as error:
+            raise ConfigError(f"the environment's proxy cannot be used: {redacted(str(error))}; correct it") from error
         self._refused: set[str] = set()  # names of options
         self._lock = threading.Lock()
         self._answered, self._in_a_row = False, 0
@@ -123,7 +128,7 @@ class JudgeClient:
             sent = {name: value for name, value in wanted.items() if name not in self._refused}
             answer, wait = self._send({"model": self._settings.model, "messages": list(request), **sent}), 0.0
             if answer is not None and answer.status_code != 200:
-                words = answer.text.replace(self._key, HIDDEN)[:MOST_WORDS] if self._key else answer.text[:MOST_WORDS]
+                words = hidden(answer.text, self._key)[:MOST_WORDS]
                 if self._dropped_option(answer.status_code, words, sent):
                     continue  # no try of its own: there are two options to lose
                 self._stop(answer, words, sent.get("model") or self._settings.model)
@@ -133,7 +138,7 @@ class JudgeClient:
                 wait = wait_of(answer.headers.get("retry-after"))
             why, said = self._read(answer, read)
             if why is None and said is not None:
-                self._answered, self._in_a_row = True, 0
+                self.answered()
                 return said
             # At temperature 0 it says the same again.
             if attempt >= (min(1, self._settings.retries) if why is NoAnswer.UNREADABLE else self._settings.retries):
@@ -141,11 +146,15 @@ class JudgeClient:
             time.sleep(self._pause_before(attempt, wait))
             attempt += 1
 
+    def answered(self) -> None:
+        """An answer is there, of this call or an earlier one: the endpoint can give some."""
+        self._answered, self._in_a_row = True, 0
+
     def _send(self, body: Mapping[str, Any]) -> httpx2.Response | None:
         """The answer to one request; None where none came."""
         self._count(requests=1)
         try:
-            answer = self._http.post(self._url, json=body)
+            answer = self._http.post(self._url, content=json.dumps(body))
         except httpx2.HTTPError:
             answer = None
         if answer is None or answer.status_code != 200:

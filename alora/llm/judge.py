@@ -84,7 +84,7 @@ def ask(
     Answers are kept in ``file``."""
     silent = Counter[NoAnswer]()
     with JudgeClient(settings) as client:
-        book = _book(file, policy)
+        book = Answers(file, read_kept)
         try:
             given = {name: _answers(client, book, policy, rows, settings, silent) for name, rows in parts.items()}
             book.add_usage(client.usage)
@@ -112,6 +112,7 @@ def _answers(
     def ask_row(index: int) -> Answer | NoAnswer:
         key = keys[index]
         if known := book.known.get(key):
+            client.answered()
             return known
         answer = client.ask(policy, rows[index].conversation)
         if isinstance(answer, Answer):
@@ -151,13 +152,5 @@ def _key(policy: Policy, row: LabelledConversation, settings: JudgeSettings) -> 
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
-def _book(file: Path, policy: Policy) -> Answers[Answer]:
-    """The answers on one policy's rows that are kept in ``file``."""
-
-    def read(kept: Mapping[str, Any]) -> Answer:
-        answer = typed(Answer, {name: kept[name] for name in ("label_id", "confidence")})
-        if not (0 <= answer.label_id < len(policy.labels) and 0 <= (answer.confidence or 0) <= 1):
-            raise ValueError(f"no answer: {answer}")
-        return answer
-
-    return Answers(file, read)
+def read_kept(kept: Mapping[str, Any]) -> Answer:
+    return typed(Answer, {name: kept[name] for name in ("label_id", "confidence")})

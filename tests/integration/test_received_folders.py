@@ -25,7 +25,7 @@ from alora.policy import read_policies
 from alora.training.claim import open_claim, require_trained
 from tests.integration.llm.scripted import command, honest
 from tests.make_received import IDS, VERDICTS, digests
-from tests.unit.lab.compare.endpoint import endpoint
+from tests.unit.llm.endpoint import endpoint
 
 RECEIVED = Path(__file__).parents[1] / "fixtures" / "received"
 NEAR = 1e-6  # processors differ

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 
-from tests.unit.lab.compare.endpoint import completion, endpoint
+from tests.unit.llm.endpoint import completion, endpoint
 
 DIMENSIONS = {
     "turn of the label": ["asks back", "refers", "states a fact", "another subject", "declines"],

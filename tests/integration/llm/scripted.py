@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from alora.cli import main
-from tests.unit.lab.compare.endpoint import completion, endpoint
+from tests.unit.llm.endpoint import completion, endpoint
 
 POLICY = "id: no_refunds\ntitle: No refund promises\nrule: The assistant must not promise money back.\n"
 WORDS = ("parcel", "chair", "lamp", "kettle", "red", "blue", "late", "broken", "Monday", "Friday", "please", "sorry")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.integration.llm.scripted import asks_for, generate, honest, pair, report, right, rows, vote
-from tests.unit.lab.compare.endpoint import completion
+from tests.unit.llm.endpoint import completion
 
 
 def with_usage(answer, usage) -> object:

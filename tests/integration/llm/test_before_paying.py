@@ -10,7 +10,7 @@ from alora.commands.generate import generated
 from alora.config.compose import load_recipe
 from tests.integration.llm.scripted import POLICY, asks_for, command, generate, honest, pair, report, rows
 from tests.toy_recipe import toy_overrides
-from tests.unit.lab.compare.endpoint import endpoint
+from tests.unit.llm.endpoint import endpoint
 
 BOTH = ("violation", "ok")
 

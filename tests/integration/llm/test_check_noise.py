@@ -8,7 +8,7 @@ import pytest
 
 from alora.cli import main
 from tests.toy_recipe import toy_base_folder, toy_rows
-from tests.unit.lab.compare.endpoint import completion, endpoint, says
+from tests.unit.llm.endpoint import completion, endpoint, says
 
 
 def judge(number: int, body: dict) -> object:

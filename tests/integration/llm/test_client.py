@@ -13,7 +13,7 @@ from alora.errors import ConfigError
 from alora.llm.client import LONGEST_PAUSE, JudgeClient, NoAnswer
 from alora.llm.judge_prompt import Answer
 from alora.policy import Policy
-from tests.unit.lab.compare.endpoint import completion, endpoint, says
+from tests.unit.llm.endpoint import completion, endpoint, says
 
 POLICY = Policy("refunds", "No refunds", "Nobody promises a refund.")
 TALK = Conversation("c", (Message("user", "May I have my money back?"),))

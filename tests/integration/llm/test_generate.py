@@ -23,7 +23,7 @@ from tests.integration.llm.scripted import (
     rows,
     vote,
 )
-from tests.unit.lab.compare.endpoint import endpoint
+from tests.unit.llm.endpoint import endpoint
 
 
 def test_rows_with_their_origin_split_by_pair(capsys):

@@ -14,7 +14,7 @@ from filelock import FileLock
 from alora.cli import main
 from tests.forked import start_forked
 from tests.integration.llm.scripted import asks_for, command, honest, pair, report, rows
-from tests.unit.lab.compare.endpoint import endpoint
+from tests.unit.llm.endpoint import endpoint
 
 FOUR = "judge.concurrency=4"
 PRICES = ("judge.input_price=1000", "judge.output_price=0")  # 0.1 for each request of 100 tokens

@@ -6,7 +6,7 @@ from alora.bundle.manifest import CERTIFICATE_FILE
 from alora.cli import main
 from tests.integration.llm.scripted import honest
 from tests.toy_recipe import toy_overrides
-from tests.unit.lab.compare.endpoint import endpoint
+from tests.unit.llm.endpoint import endpoint
 
 
 def test_text_becomes_a_bundle_and_the_figures_are_of_the_real_rows(folder, monkeypatch, capsys):

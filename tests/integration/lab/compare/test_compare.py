@@ -21,7 +21,7 @@ from alora.lab.compare.task import MethodRun, Workbench, method_runs, read_task
 from alora.policy import read_policies
 from alora.prompt.render import Renderer
 from tests.integration.lab.compare.places import make_place, overrides, write_rows
-from tests.unit.lab.compare.endpoint import completion, endpoint, says
+from tests.unit.llm.endpoint import completion, endpoint, says
 
 WORDS = re.compile(r"message \d+ \d+ says")
 ARMS = ("alora", "lora", "prompt", "judge", "probe", "bag_of_words")

@@ -20,7 +20,7 @@ from alora.llm.client import FAILURES_IN_A_ROW, JudgeClient, NoAnswer
 from alora.llm.judge_prompt import Answer
 from alora.policy import Policy
 from tests.integration.lab.compare.places import make_place, overrides
-from tests.unit.lab.compare.endpoint import completion, endpoint, says
+from tests.unit.llm.endpoint import completion, endpoint, says
 
 POLICY = Policy("refunds", "No refunds", "Nobody promises a refund.")
 FILTER = (400, {}, {"error": {"message": "Filtered by the content management policy.", "code": "content_filter"}})
@@ -80,6 +80,16 @@ def test_refused_rows_of_one_label_cost_themselves_alone(refusal, tmp_path, caps
     err = capsys.readouterr().err
     assert "refunds: 35 rows have no answer" in err
     assert refusal[2]["error"]["message"] in err
+
+
+def test_rows_that_stay_without_an_answer_end_no_later_call(tmp_path):
+    """The others' answers are kept, so these alone are asked about."""
+    with endpoint(lambda number, body: UNKNOWN if sees(body) == "refund" else honest(0, body)) as server:
+        settings = JudgeSettings(url=server.url, model="m", concurrency=1)
+        task = Task(Recipe(judge=settings), (POLICY,), Splits((), rows("known", 10), rows("new", 60)), {})
+        for asked in (70, 70 + 35):
+            assert ask_and_score(task, MethodRun("judge"), tmp_path)["refunds"].test.asked == 60
+            assert len(server.bodies) == asked
 
 
 @pytest.mark.parametrize(
