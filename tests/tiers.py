@@ -29,7 +29,7 @@ PARTS = {
     "processes": Part(("tests/integration/distributed",), ("alora/training", "alora/prefix", "alora/adapter")),
     "launchers": Part(
         ("tests/integration/sweep", "tests/integration/commands/test_score_logs_ray.py"),
-        ("alora/config", "alora/batch", "configs/hydra"),
+        ("alora/config", "alora/batch"),
     ),
     "notebooks": Part(("tests/notebooks",), ("notebooks", "scripts/run_notebooks.py")),
     "quantized bases": Part(("tests/integration/quantized",), ("alora/base",)),
