@@ -19,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 ON_CPU := CUDA_VISIBLE_DEVICES=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart static check test bench vllm-matrix gpu docs notebooks clean
+.PHONY: help setup quickstart static check test nightly bench vllm-matrix gpu docs notebooks clean
 
 help: ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -40,9 +40,14 @@ static: setup # format, lint, types, import contracts
 check: static ## format, lint, types, import contracts, unit tests
 	$(ON_CPU) $(PYTEST) -n 2 tests/unit
 
-test: static ## everything that needs no GPU, real vLLM on CPU included
-	$(ON_CPU) $(PYTEST) -n 3 tests/unit tests/integration tests/docs tests/notebooks
-	$(PYTEST) -n 2 tests/vllm
+test: static ## what needs no GPU, real vLLM on CPU included; the longest of it is left to `make nightly`
+	$(ON_CPU) $(PYTEST) -n 3 -m 'not nightly' tests/unit tests/integration tests/docs
+	$(PYTEST) -n 2 -m 'not nightly' tests/vllm
+
+# Of vLLM by itself: its engines, and what else runs on a CPU, share no process.
+nightly: setup ## planted faults, many engines, processes, launchers, notebooks, 4-bit bases (tests/tiers.py)
+	$(ON_CPU) $(PYTEST) -n 3 -m nightly tests/integration tests/docs tests/notebooks
+	$(PYTEST) -n 2 -m nightly tests/vllm
 
 bench: setup ## the serving benchmark on what is here: a GPU, or the three documented CPU runs; into runs/serving_*
 	if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \

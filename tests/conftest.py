@@ -3,6 +3,8 @@ import gc
 
 import pytest
 
+from tests.tiers import is_nightly
+
 gc.disable()  # until all is imported: each collection would walk all of torch and find nothing
 
 # A long file that starts last leaves the other processes idle.
@@ -21,6 +23,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((at for at, part in enumerate(LONGEST_FIRST) if part in item.nodeid), len(LONGEST_FIRST))
 
     items.sort(key=place)
+    for item in items:
+        if is_nightly(item.nodeid):
+            item.add_marker(pytest.mark.nightly)
 
 
 def pytest_collection_finish() -> None:

@@ -1,0 +1,66 @@
+"""Which tests `make test` leaves to `make nightly`, and which changes ask for them all the same.
+
+python -m tests.tiers BASE    the nightly tests of the rooms that were changed since the commit BASE
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tests that run at night, and after a change below one of the paths that they ``cover``."""
+
+    tests: tuple[str, ...]
+    cover: tuple[str, ...]
+
+
+PARTS = {
+    "planted faults": Part(("tests/vllm/test_planted_faults.py",), ("alora/vllm_plugin", "alora/activation.py")),
+    "many engines": Part(
+        ("tests/vllm/test_affinity.py", "tests/vllm/test_processes.py", "tests/vllm/test_guard_processes.py",
+         "tests/vllm/test_guard_load.py", "tests/vllm/test_gpu_cells.py", "tests/vllm/test_bench.py"),
+        ("alora/vllm_plugin", "alora/guard", "alora/client", "alora/lab", "scripts/gpu"),
+    ),
+    "processes": Part(("tests/integration/distributed",), ("alora/training", "alora/prefix", "alora/adapter")),
+    "launchers": Part(
+        ("tests/integration/sweep", "tests/integration/commands/test_score_logs_ray.py"),
+        ("alora/config", "alora/batch"),
+    ),
+    "notebooks": Part(("tests/notebooks",), ("notebooks", "scripts/run_notebooks.py")),
+    "quantized bases": Part(("tests/integration/quantized",), ("alora/base",)),
+    "pages": Part(
+        ("tests/docs/test_pages.py::test_every_command_of_the_quickstart_runs",), ("docs/quickstart.md", "README.md")
+    ),
+}  # fmt: skip
+NIGHTLY = tuple(test for part in PARTS.values() for test in part.tests)
+
+
+def is_nightly(test: str) -> bool:
+    """Whether the test of a pytest node id is left to the night."""
+    return any(test == name or test.startswith((f"{name}/", f"{name}::", f"{name}[")) for name in NIGHTLY)
+
+
+def asked_by(changed: list[str]) -> list[str]:
+    """The nightly tests that changes of these files ask for."""
+    touched = [
+        part for part in PARTS.values()
+        if any(file == path or file.startswith(f"{path}/") for file in changed for path in (*part.cover, *part.tests))
+    ]  # fmt: skip
+    return [test for part in touched for test in part.tests]
+
+
+def main() -> int:
+    """Print the tests, one a line."""
+    changed = ["git", "diff", "--name-only", sys.argv[1], "HEAD"]
+    names = subprocess.run(changed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    sys.stdout.write("".join(f"{test}\n" for test in asked_by(names)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
