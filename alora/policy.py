@@ -13,7 +13,8 @@ from alora.errors import ConfigError, PolicyError
 from alora.reading import printable, read_yaml
 
 DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": "No"})
-KEYS = ("id", "title", "rule", "labels")
+KEYS = ("id", "title", "rule", "labels", "judge")
+CONVERSATION, LAST_TURN = JUDGED = ("conversation", "last_turn")  # what a rule is about
 METADATA = ("sources", "counts", "notes", "metadata")  # a policy file may say where its rows come from; not read
 LISTS = ("policies", "multilabel_policies")
 LONGEST_ID = 128  # letters; a file name has room for it and an ending
@@ -28,8 +29,8 @@ class Policy:
 
     ``labels`` are ordered and ``labels[0]`` is the positive one, whose probability a verdict reports.
     ``answers[i]`` is the word that the model answers for ``labels[i]``; it must be a single token in context, which
-    :class:`alora.prompt.render.Renderer` checks on the tokenizer at hand. ``unread`` are keys of its file that alora
-    does not know.
+    :class:`alora.prompt.render.Renderer` checks on the tokenizer at hand. ``judge``: the whole conversation is judged,
+    or its last turn, to which the turns before are context. ``unread`` are keys of its file that alora does not know.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Policy:
     rule: str
     labels: tuple[str, ...] = tuple(DEFAULT_LABELS)
     answers: tuple[str, ...] = tuple(DEFAULT_LABELS.values())
+    judge: str = CONVERSATION
     unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +66,7 @@ class Policy:
             "title": self.title,
             "rule": self.rule,
             "labels": dict(zip(self.labels, self.answers, strict=True)),
-        }
+        } | ({} if self.judge == CONVERSATION else {"judge": self.judge})
 
 
 def _problem(policy: Policy) -> str | None:
@@ -83,6 +85,8 @@ def _problem(policy: Policy) -> str | None:
         return f"its id names files; use {LONGEST_ID} letters, digits, '_', '-' and '.' at most"
     if policy.id.casefold() == "battery.json":
         return "its id is the name of a battery's list; choose another"
+    if policy.judge not in JUDGED:
+        return f"'judge' is {policy.judge!r}; write {' or '.join(JUDGED)}"
     if len(policy.labels) < 2:
         return f"{len(policy.labels)} label(s); a classifier needs at least two"
     if len({label.strip().casefold() for label in policy.labels}) < len(policy.labels):
@@ -108,12 +112,15 @@ def _one(settings: PolicySettings) -> Policy:
                 "no policy is given; set policy.file=FILE.yaml, or policy.id, policy.title and policy.rule"
             )
         given = {"id": settings.id or _slug(settings.title), "title": settings.title, "rule": settings.rule or ""}
+        given |= {"judge": settings.judge} if settings.judge else {}
         return policy_from_mapping(given | ({"labels": settings.labels} if settings.labels else {}), "policy")
     policy, *others = _of_file(settings.file, [settings.id] if settings.id else ["*"])
     if others:
         ids = ", ".join(item.id for item in (policy, *others))
         raise PolicyError(f"{settings.file} holds {1 + len(others)} policies; pick one with policy.id= one of {ids}")
-    changes: dict[str, Any] = {key: value for key in ("title", "rule") if (value := getattr(settings, key)) is not None}
+    changes: dict[str, Any] = {
+        key: value for key in ("title", "rule", "judge") if (value := getattr(settings, key)) is not None
+    }
     if settings.labels:
         changes |= _labels(settings.labels, "policy.labels")
     return replace(policy, **changes)
@@ -185,9 +192,10 @@ def policy_from_mapping(mapping: Any, where: str) -> Policy:
     if not isinstance(name, str) or not name:
         raise PolicyError(f"{where}: 'id' is {_kind(name)}; give the policy an id, a text in quotes")
     title, rule = mapping.get("title", _in_words(name)), mapping.get("rule", "")
+    judge = mapping.get("judge", CONVERSATION)
     labels = _labels(mapping.get("labels") or DEFAULT_LABELS, where)
     try:
-        return Policy(id=name, title=title, rule=rule, unread=unread, **labels)
+        return Policy(id=name, title=title, rule=rule, judge=judge, unread=unread, **labels)
     except PolicyError as error:
         raise PolicyError(f"{where}: {error}") from None
 

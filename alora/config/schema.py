@@ -83,6 +83,10 @@ class PolicySettings:
     title: str | None = setting(None, "its name in reports; prompt.instruction can put it into the suffix")
     rule: str | None = setting(None, "what is and is not allowed, in sentences")
     labels: dict[str, str] = setting({}, "label → answer word, positive first; empty: violation/ok")
+    judge: str | None = setting(
+        None, "what the rule is about; null: what the file says, or the conversation",
+        choices=("conversation", "last_turn"),
+    )  # fmt: skip
 
 
 @dataclass

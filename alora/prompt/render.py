@@ -21,7 +21,7 @@ from alora.config.schema import PromptSettings
 from alora.config.setting import settings_of
 from alora.data.messages import Conversation, Message
 from alora.errors import ConfigError, PolicyError, RenderError
-from alora.policy import Policy
+from alora.policy import CONVERSATION, LAST_TURN, Policy
 from alora.prompt.parts import INVOCATION, Prefix, Prompt, Question, Suffix, Truncation
 from alora.prompt.template import take_apart
 from alora.prompt.tokens import panics_refused, text_encoder
@@ -138,6 +138,11 @@ class Renderer:
         return self._suffixes[policy]
 
     def _make_suffix(self, policy: Policy) -> Suffix:
+        if policy.judge == LAST_TURN and self.settings.truncation == "windows":
+            raise PolicyError(
+                f"policy {policy.id!r} judges the last turn, which one window of a long conversation has; set "
+                "prompt.truncation=start"
+            )
         # The invocation is tokenised apart from what follows, so that it is the same for every policy.
         invocation = [*self._markup(self._template.open["user"]), *self._text.encode(INVOCATION)]
         closing = self._template.close["user"] + self._template.generation
@@ -154,11 +159,12 @@ class Renderer:
 
     def _question(self, policy: Policy) -> str:
         """What the suffix says of the policy between invocation and answer header; a trained adapter needs none."""
+        subject = "last turn" if policy.judge == LAST_TURN else "conversation"
         if self.settings.instruction == "none":
-            return ""
+            return "" if policy.judge == CONVERSATION else f" the {subject}."
         rule = f" {policy.rule.strip()}" if self.settings.instruction == "rule" and policy.rule.strip() else ""
         words = f"Answer {', '.join(policy.answers[:-1])} or {policy.answers[-1]}."
-        return f" {policy.title.strip().rstrip('.')}.{rule} Does the conversation violate it? {words}"
+        return f" {policy.title.strip().rstrip('.')}.{rule} Does the {subject} violate it? {words}"
 
     def _answer_token(self, closing: str, word: str, policy: Policy) -> int:
         token_ids = self._answer_tokens(closing, word)

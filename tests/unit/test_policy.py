@@ -157,3 +157,20 @@ def test_an_empty_label_is_refused_in_a_manifest_too(field):
 def test_labels_that_capitals_or_blanks_alone_tell_apart(labels):
     with pytest.raises(PolicyError, match="differ in capitals or blanks alone"):
         Policy("x", "X", "No x.", labels, ("Yes", "No"))
+
+
+def test_what_a_policy_judges_is_part_of_it_and_is_not_written_by_default():
+    given = {"id": "a", "title": "A", "rule": "", "labels": {"violation": "Yes", "ok": "No"}}
+    assert policy_from_mapping(given, "here").as_dict() == given
+    last = given | {"judge": "last_turn"}
+    assert policy_from_mapping(last, "here").as_dict() == last
+    assert policy_from_mapping(last, "here") != policy_from_mapping(given, "here")
+    with pytest.raises(PolicyError, match=r"here: .*'judge' is 'turn'; write conversation or last_turn"):
+        policy_from_mapping(given | {"judge": "turn"}, "here")
+
+
+def test_the_command_line_says_what_is_judged(tmp_path):
+    (file := tmp_path / "policy.yaml").write_text("id: a\ntitle: A\n")
+    (policy,) = load_policies(PolicySettings(file=str(file), judge="last_turn"))
+    assert policy.judge == "last_turn"
+    assert load_policies(PolicySettings(title="A"))[0].judge == "conversation"

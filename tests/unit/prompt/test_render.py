@@ -271,6 +271,21 @@ def test_the_default_suffix_is_invocation_and_answer_header_alone():
     assert renderer.suffix(POLICIES[0]) == suffixes[0]  # the other renderer has a memory of its own
 
 
+@pytest.mark.parametrize("instruction", ["none", "title", "rule"])
+def test_a_policy_on_the_last_turn_asks_about_it_behind_the_same_prefix_and_invocation(instruction):
+    renderer = Renderer(TOKENIZERS["qwen3"], PromptSettings(instruction=instruction))
+    whole, last = (renderer.suffix(replace(POLICIES[0], judge=judge)) for judge in ("conversation", "last_turn"))
+    assert whole.invocation_ids == last.invocation_ids
+    assert whole.label_token_ids == last.label_token_ids
+    assert ["last turn" in TOKENIZERS["qwen3"].decode(suffix.token_ids) for suffix in (whole, last)] == [False, True]
+
+
+def test_a_policy_on_the_last_turn_has_no_windows():
+    renderer = Renderer(TOKENIZERS["qwen3"], PromptSettings(truncation="windows"))
+    with pytest.raises(PolicyError, match=r"prompt\.truncation=start"):
+        renderer.suffix(replace(POLICIES[0], judge="last_turn"))
+
+
 @pytest.mark.parametrize("instruction", ["title", "rule"])
 def test_the_suffix_spells_out_the_policy(instruction):
     tokenizer = TOKENIZERS["granite"]
