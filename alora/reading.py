@@ -96,7 +96,11 @@ def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = 
         raise refusal(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from error
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise refusal(f"{path}{line}: not YAML: {error.problem}; put texts with ':' or '#' in quotes") from error
+        tab = "\\t" in str(error.problem)
+        remedy = "indent by blanks, not by tabs" if tab else "put texts with ':' or '#' in quotes"
+        raise refusal(f"{path}{line}: not YAML: {error.problem}; {remedy}") from error
+    except RecursionError as error:
+        raise refusal(f"{path}: its lists and mappings are nested too deep; write it flatter") from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise refusal(f"{path}: not YAML: {' '.join(str(error).split())[:300]}") from error
 

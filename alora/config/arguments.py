@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from alora.config.fill import TYPES, nearest_key
 from alora.config.paths import expanded, recipes_folder
 from alora.config.schema import OF_ARTIFACT
 from alora.errors import ConfigError
@@ -112,6 +113,10 @@ def other_names(verb: str, key: str) -> list[str]:
     return [*names, "data"] if verb in OF_LOGS and key == "conversation" else names
 
 
+# ``key = value`` and ``key: value``, as other tools have them, in one argument or in three.
+_BLANKS_OR_COLON = re.compile(r"(?P<key>[A-Za-z_][\w.]*)(?: *[=:] *| +|$)(?P<value>.*)", re.DOTALL)
+
+
 def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
     options: dict[str, str] = {}
     overrides: list[str] = []
@@ -123,7 +128,8 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
         if item.startswith("-") and item != "-":
             name = _LONG.get(name, name)
             if name not in FLAGS:
-                raise ConfigError(f"{item}: there is no such flag; --hydra-help lists those that there are")
+                after = waiting[0] if waiting and not equals and not waiting[0].startswith("-") else value
+                raise ConfigError(f"{item}: there is no such flag; {_meant_setting(name, after)}")
             if waiting and not equals and (name in _WITH_VALUE or waiting[0] in _VALUES.get(name, ())):
                 value = waiting.popleft()
             options[name] = value or ("all" if name == "--info" else "")
@@ -134,11 +140,20 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
     return options, overrides, positional
 
 
+def _meant_setting(flag: str, value: str) -> str:
+    """The setting that a flag of another tool's habit stands for."""
+    key = nearest_key(flag.lstrip("-").replace("-", "_"))
+    return f"write {key}={value}" if key else "a setting is key=value, and --hydra-help lists the flags"
+
+
 def _positional(verb: str, values: list[str], overrides: list[str]) -> list[str]:
     key = POSITIONAL.get(verb)
     if key is None:
         if verb == "doctor":
             raise ConfigError(f"alora doctor looks at this machine; it has no use for {values[0]!r}")
+        if (stray := _BLANKS_OR_COLON.fullmatch(" ".join(values))) and stray["key"] in TYPES:
+            given = f"{stray['key']}={stray['value'] or 'VALUE'}"
+            raise ConfigError(f"alora {verb}: {' '.join(values)!r} is not key=value; write {given}, without blanks")
         a_recipe = Path(values[0]).suffix in ("", ".yaml", ".yml")
         hint = "artifact" if verb in OF_ARTIFACT else "recipe" if a_recipe else "data.train"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")

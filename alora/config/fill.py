@@ -4,6 +4,7 @@ one that was probably meant."""
 import copy
 import difflib
 import functools
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_origin
@@ -53,6 +54,12 @@ def fill(recipe: DictConfig, values: Mapping[Any, Any], in_file: bool, above: Ke
     for name, value in values.items():
         path = (*above, name)
         key = ".".join(map(str, path))
+        if not isinstance(name, str) and not above:
+            yield (
+                path,
+                f"the key is read as {json.dumps(name)}, and settings have names; put it in quotes, or leave it out",
+            )
+            continue
         kind = None if "." in str(name) else TYPES.get(key)
         if kind is None:
             while isinstance(value, Mapping) and value:  # the whole key, as it was typed
@@ -98,7 +105,8 @@ def _broken_references(recipe: DictConfig) -> Iterator[str]:
             if OmegaConf.is_config(value):
                 OmegaConf.to_container(value, resolve=True)
         except OmegaConfBaseException as error:
-            yield f"{key}: {first_line(error)}; give it a value, or refer to another setting as ${{name}}"
+            leads = "to itself" if "Recursive" in str(error) else f"nowhere ({first_line(error)})"
+            yield f"{key} refers {leads}; give it a value, or refer to another setting as ${{name}}"
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -12,18 +13,19 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from alora.config.arguments import Arguments
+from alora.config.arguments import Arguments, quoted
 from alora.config.files import Folders
 from alora.config.fill import TYPES, nested, unknown_key_message
 from alora.config.paths import configs_folder
 from alora.config.schema import OPEN_DICTIONARIES
-from alora.errors import ConfigError, first_line
+from alora.errors import ConfigError
 
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException)
 _BROUGHT = {
     "launcher": "alora-toolkit[launchers] brings joblib, submitit and ray",
     "sweeper": "hydra-optuna-sweeper brings optuna",
 }
+_DECIMAL_COMMA = re.compile(r"[^=]+=(-?\d+),(\d+)")
 _MAPPING = re.compile(rf"\+*({'|'.join(map(re.escape, OPEN_DICTIONARIES))})=(\s*\{{.*)", re.DOTALL)
 
 
@@ -67,12 +69,33 @@ def explained() -> Iterator[None]:
         option = missing.removesuffix(".yaml").split("/")
         message = "\n".join(str(item).strip() for item in (error, error.__cause__) if item is not None)
         if isinstance(override, str):
-            message = f"{override}: not key=value as Hydra reads it ({first_line(error)}); quote it: 'key=\"value\"'"
+            message = f"{override}: not key=value as Hydra reads it; {_as_hydra_reads(override)}"
         elif option[0] == "hydra":
             message = (
                 f"{'/'.join(option[:-1])}={option[-1]} is not installed; {_BROUGHT.get(option[1], 'choose another')}"
             )
         raise ConfigError(message) from error
+
+
+def _as_hydra_reads(override: str) -> str:
+    """What to write in place of an override that Hydra's grammar refuses, for a shell to paste."""
+    bare = override.strip("\"'")
+    if bare != override and _is_read(bare):
+        return f"leave its quotes out: {shlex.quote(bare)}"
+    key, _, value = bare.partition("=")
+    fewer_commas = re.sub(r",\s*(?=[\]}]|$)", "", value)
+    if fewer_commas != value and _is_read(f"{key}={fewer_commas}"):
+        return f"it has a comma too many: {shlex.quote(f'{key}={fewer_commas}')}"
+    if value[:1] in "[{" or "${" in value:
+        return "a list is [a,b], a mapping {a: b}, another setting ${name}; a text with blanks or signs is in quotes"
+    return f"write {shlex.quote(f'{key}={quoted(value)}')}"
+
+
+def _is_read(override: str) -> bool:
+    try:
+        return bool(OverridesParser.create().parse_override(override))
+    except HYDRA_ERRORS:
+        return False
 
 
 def read_line(overrides: Sequence[str], folders: Folders) -> CommandLine:
@@ -120,6 +143,8 @@ def _take(item: Override, line: CommandLine, folders: Folders) -> str | None:
     key, said = item.key_or_group, item.input_line
     if not key:
         return f"{said!r} sets nothing; write key=value"
+    if item.is_sweep_override() and (point := _DECIMAL_COMMA.fullmatch(str(said))) and "float" in str(TYPES.get(key)):
+        return f"{said}: numbers have a decimal point: {key}={point[1]}.{point[2]}"
     if item.is_sweep_override():
         return f"{said}: several values are a sweep, which -m runs; a list is [a,b]; quote a text with commas: 'a,b'"
     value = None if item.is_delete() else item.value()

@@ -14,6 +14,7 @@ from alora.errors import ConfigError
 
 DEFAULT_BASE = "smollm2"  # where a base is needed and none is named
 HUB_ID = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w./-]*))?")
+_SCHEME = re.compile(r"(?:https?|s3|gs|ftp)://")
 GENERATE = "generate"  # data.train: rows from the policy's text, by the model that judge names
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
 
@@ -82,6 +83,12 @@ def _input(key: str, given: str, needed: bool, on_hub: bool, roots: Sequence[Pat
         meant = f"did you mean {close!r}?" if close else f"looked for {', '.join(map(str, looked))}"
         if any(map(os.path.islink, looked)):
             meant = "it is a link whose target is not there; copy by cp -rL"
+        if given == "None" or (scheme := _SCHEME.match(given)):
+            meant = (
+                f"nothing is written {key}=null"
+                if given == "None"
+                else (f"{scheme[0]} is not fetched; download it first, or name a dataset of the hub as hub:OWNER/NAME")
+            )
         said = "data" if key == "conversation" and not given.endswith(".json") else key  # as the user wrote it
         problems.append(f"{said}: there is no {given!r}; {meant}")
     return _output(given, roots[0])

@@ -50,7 +50,7 @@ def test_every_wrong_value_at_once():
 def test_references_are_followed_and_a_broken_one_is_named():
     recipe = filled({"name": "seed_${training.seed}", "policy": {"rule": "costs \\${x}"}})
     assert (recipe.name, recipe.run_dir, recipe.policy.rule) == ("seed_0", "runs/seed_0", "costs ${x}")
-    with pytest.raises(ConfigError, match=r"data\.train: Interpolation key 'nope' not found; give it a value"):
+    with pytest.raises(ConfigError, match=r"data\.train refers nowhere .*'nope'.*; give it a value"):
         filled({"data": {"train": "${nope}"}})
 
 
