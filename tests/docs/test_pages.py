@@ -98,8 +98,8 @@ def test_an_old_reference_is_found():
 
 def test_the_reference_says_what_a_line_of_the_schema_says():
     page = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
-    assert "| `adapter.rank` | int | `16` | of the two factors A and B | between 1 and 512 |" in page
-    assert "| `base.trust_remote_code` | bool | `false` | run the base's own Python | in a file only `false` |" in page
+    assert "| `adapter.rank` | `16` | of the two factors A and B | int, between 1 and 512 |" in page
+    assert "| `base.trust_remote_code` | `false` | run the base's own Python | bool; in a file only `false` |" in page
     assert len(re.findall(r"^\| `[a-z_.]+` \| ", page, re.MULTILINE)) == sum(
         not is_dataclass(kind) for kind in TYPES.values()
     )
