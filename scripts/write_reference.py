@@ -30,7 +30,7 @@ _NOT_GROUPS = ("hydra", "recipe")
 
 
 def settings_part() -> str:
-    """Every key of the schema: type, default, meaning and what it may be."""
+    """Every key of the schema: default, meaning and what it may be."""
     parts = ["### Top level\n\n" + _section("", Recipe)]
     for key, kind, _ in settings_of(Recipe):
         if is_dataclass(kind):
@@ -66,17 +66,19 @@ def _section(prefix: str, section: type) -> str:
     for key, kind, limits in settings_of(section):
         if "." in key or is_dataclass(kind):
             continue
-        rows.append([f"`{prefix}{key}`", _code(getattr(defaults, key)), limits.meaning, _values(kind, limits)])
-    return _table(("key", "default", "meaning", "values"), rows)
+        default = getattr(defaults, key)
+        rows.append([f"`{prefix}{key}={_plain(default)}`", limits.meaning, _values(kind, default, limits)])
+    return _table(("setting and default", "meaning", "values"), rows)
 
 
-def _values(kind: Any, limits: Limits) -> str:
-    """The type, unless choices or a form of words show it; the range; what a file may give."""
+def _values(kind: Any, default: Any, limits: Limits) -> str:
+    """The type, unless choices or a form of words show it; the range; what a file may give. A default shows null."""
     choices, name = ", ".join(f"`{choice}`" for choice in limits.choices), _kind(kind)
+    name = name.removesuffix(" or null") if default is None else name
     values = choices or (limits.words if limits.form else ", ".join(filter(None, (name, limits.words))))
     if limits.in_files is None:
         return values
-    return f"{values}; in a file only {', '.join(map(_code, limits.in_files))}"
+    return f"{values}; in a file only {', '.join(f'`{_plain(value)}`' for value in limits.in_files)}"
 
 
 def _kind(hint: Any) -> str:
@@ -84,12 +86,11 @@ def _kind(hint: Any) -> str:
     return text.replace("typing.", "").replace(" | ", " or ").replace("None", "null")
 
 
-def _code(value: Any) -> str:
+def _plain(value: Any) -> str:
     """A value as the command line takes it."""
     if isinstance(value, list):
-        return f"`[{','.join(map(str, value))}]`"
-    text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
-    return f"`{text}`" if text else "empty"
+        return f"[{','.join(map(str, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _opening(file: Path) -> str:

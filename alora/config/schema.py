@@ -288,7 +288,7 @@ class PlanSettings:
     policies: int = setting(100, least=1)
     suffix: int = setting(32, "tokens of a policy's instruction", least=1)
     tokens: int = setting(2000, "of a conversation at its end", least=1)
-    turns: int = setting(4, "of a conversation; every one asks every policy", least=1, most=100_000)
+    turns: int = setting(4, "of a conversation; each asks every policy", least=1, most=100_000)
     gap_s: float = setting(30.0, "from one turn to the next", least=0)
     rate: float = setting(10.0, "conversations that begin in a second", above=0)
     target_ms: float = setting(1000.0, "p95 of the last turn, all verdicts back", above=0)
