@@ -68,8 +68,12 @@ def _is_near(cell: Cell, tokens: int | None, adapters: int) -> bool:
 
 
 def _ratio(cell: Cell) -> str:
+    """The ratio, or the codes of the guards that withhold it: the report has their words."""
     ratio = cell.ratio("lora")
-    return ratio_text(cell, ratio) if ratio else "withheld"
+    if ratio is None or ratio.ratio is None:
+        codes = sorted({one.code for one in ratio.faults}) if ratio else []
+        return " ".join(["withheld", *(f"`{code}`" for code in codes)])
+    return ratio_text(cell, ratio)
 
 
 def _nearest(cell: Cell) -> str:

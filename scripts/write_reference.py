@@ -21,7 +21,7 @@ from alora.cli import VERBS
 from alora.config.arguments import POSITIONAL
 from alora.config.paths import configs_folder, recipes_folder
 from alora.config.schema import Recipe
-from alora.config.setting import settings_of
+from alora.config.setting import Limits, settings_of
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = ("configuration.md", "commands.md")
@@ -30,7 +30,7 @@ _NOT_GROUPS = ("hydra", "recipe")
 
 
 def settings_part() -> str:
-    """Every key of the schema: type, default, meaning and what it may be."""
+    """Every key of the schema: default, meaning and what it may be."""
     parts = ["### Top level\n\n" + _section("", Recipe)]
     for key, kind, _ in settings_of(Recipe):
         if is_dataclass(kind):
@@ -66,12 +66,19 @@ def _section(prefix: str, section: type) -> str:
     for key, kind, limits in settings_of(section):
         if "." in key or is_dataclass(kind):
             continue
-        values = ", ".join(f"`{name}`" for name in limits.choices) or limits.words
-        if limits.in_files is not None:
-            only = "in a file only " + ", ".join(map(_code, limits.in_files))
-            values = f"{values}; {only}" if values else only
-        rows.append([f"`{prefix}{key}`", _kind(kind), _code(getattr(defaults, key)), limits.meaning, values])
-    return _table(("key", "type", "default", "meaning", "values"), rows)
+        default = getattr(defaults, key)
+        rows.append([f"`{prefix}{key}={_plain(default)}`", limits.meaning, _values(kind, default, limits)])
+    return _table(("setting and default", "meaning", "values"), rows)
+
+
+def _values(kind: Any, default: Any, limits: Limits) -> str:
+    """The type, unless choices or a form of words show it; the range; what a file may give. A default shows null."""
+    choices, name = ", ".join(f"`{choice}`" for choice in limits.choices), _kind(kind)
+    name = name.removesuffix(" or null") if default is None else name
+    values = choices or (limits.words if limits.form else ", ".join(filter(None, (name, limits.words))))
+    if limits.in_files is None:
+        return values
+    return f"{values}; in a file only {', '.join(f'`{_plain(value)}`' for value in limits.in_files)}"
 
 
 def _kind(hint: Any) -> str:
@@ -79,9 +86,11 @@ def _kind(hint: Any) -> str:
     return text.replace("typing.", "").replace(" | ", " or ").replace("None", "null")
 
 
-def _code(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
-    return f"`{text}`" if text else "empty"
+def _plain(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, list):
+        return f"[{','.join(map(str, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _opening(file: Path) -> str:
@@ -96,8 +105,8 @@ def _opening(file: Path) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (heads, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:]])
 
 
 def rewritten(text: str) -> str:

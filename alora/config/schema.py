@@ -65,7 +65,7 @@ class BaseSettings:
 class AdapterSettings:
     """Shape of one LoRA adapter."""
 
-    kind: str = setting("alora", "lora: adapted from token 0, the baseline", choices=("alora", "lora"))
+    kind: str = setting("alora", "lora: from token 0, the baseline", choices=("alora", "lora"))
     rank: int = setting(16, "of the two factors A and B", least=1, most=MOST_RANK)
     alpha: float | None = setting(None, "null: twice the rank", above=0)
     targets: list[str] = setting(
@@ -80,7 +80,7 @@ class PolicySettings:
     file: str | None = setting(None, "YAML with id, title, rule, labels",
                              read_by=(*_TRAINING, "evaluate", "generate"), some=True, of=_WITH_POLICY)  # fmt: skip
     id: str | None = setting(None, "which one of the file, or the inline policy's own")
-    title: str | None = setting(None, "its name in reports; prompt.instruction can put it into the suffix")
+    title: str | None = setting(None, "its name; prompt.instruction can put it into the suffix")
     rule: str | None = setting(None, "what is and is not allowed, in sentences")
     labels: dict[str, str] = setting({}, "label → answer word, positive first; empty: violation/ok")
     judge: str | None = setting(
@@ -108,7 +108,7 @@ class DataSettings:
     """Labelled conversations: JSON, CSV, TSV or Parquet files, ``hub:NAME[:SPLIT]`` data sets, or a list of them."""
 
     train: Any = setting(
-        None, "rows to train on; train: `generate` makes them from the policy's text, by the model that judge names",
+        None, "rows to train on; train: `generate` makes them from the policy's text, with judge.model",
         read_by=_TRAINING, some=True, form=_SOURCES, of=(*_TRAINING, "evaluate", "recalibrate"),
     )  # fmt: skip
     validation: Any = setting(
@@ -119,10 +119,10 @@ class DataSettings:
         read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES,
         of=(*_TRAINING, "evaluate", "fleet", "generate", "validate"),
     )  # fmt: skip
-    weights: list[float] = setting([], "loss weight of the rows of each source in data.train; []: 1 each",
+    weights: list[float] = setting([], "loss weight of each source in data.train; []: 1 each",
                                    above=0, most=1e6, of=_TRAINING)  # fmt: skip
     folds: int | None = setting(
-        None, "parts of data.train, each held out once to calibrate by; null: 3 below 600 rows, else 1: one split",
+        None, "parts held out in turn to calibrate by; null: 3 below 600 rows, else 1: one split",
         least=1, most=10, of=_TRAINING,
     )  # fmt: skip
     validation_share: float = setting(0.15, "of each label, by a hash of each text, where there are no folds", above=0,
@@ -132,7 +132,7 @@ class DataSettings:
     skip_media: bool = setting(False, "leave images, audio, files and unknown keys out instead of refusing the row")
     skip_empty: bool = setting(False, "leave out rows without any text instead of refusing them",
                                of=_WITH_LABELS)  # fmt: skip
-    noise: bool = setting(False, "list training rows whose label looks wrong, to words and to judge.url", of=("check",))
+    noise: bool = setting(False, "list doubtful labels, by words and judge.url", of=("check",))
     columns: ColumnSettings = section(ColumnSettings)
 
 
@@ -155,12 +155,12 @@ class TrainingSettings:
 
     epochs: float | None = setting(None, "null: as many as show a policy 1,200 rows, from 2 to 20", above=0)
     max_steps: int = setting(-1, "optimiser steps; above 0 it overrides epochs", least=1, also=(-1,))
-    batch_size: int = setting(8, "rows of one policy in an optimiser step, before accumulation", least=1)
+    batch_size: int = setting(8, "rows of a policy in a step, before accumulation", least=1)
     gradient_accumulation_steps: int = setting(1, "batches in an optimiser step", least=1)
     learning_rate: float | None = setting(
         None, "null: 1.2e-3 at rank 16 and width 576, by width and rank", above=0, most=1e300
     )
-    class_weights: str = setting("none", "balanced: each label has the same total weight in the loss (rare positives)",
+    class_weights: str = setting("none", "balanced: each label has the same total weight (rare positives)",
                                  choices=("none", "balanced"))  # fmt: skip
     weight_decay: float = setting(0.0, "of AdamW", least=0)
     warmup_ratio: float = setting(0.05, "share of the steps", least=0, most=1)
@@ -171,7 +171,7 @@ class TrainingSettings:
     evaluations_per_epoch: int = setting(1, "each writes a checkpoint", least=1)
     early_stopping_patience: int = setting(4, "evaluations without a better loss; 0: never", least=0)
     gradient_checkpointing: bool = setting(False, "of the suffixes, for less memory and more time")
-    max_suffix_tokens: int = setting(2048, "of one packed pass: bounds memory whatever the number of policies", least=1)
+    max_suffix_tokens: int = setting(2048, "of one packed pass: bounds memory", least=1)
     prefix_cache_bytes: int | None = setting(
         None, "of prefix KV kept across epochs; null: half of the free memory", least=0, most=2**62
     )
@@ -199,9 +199,9 @@ class EvaluationSettings:
 
     target: str | None = setting(None, "null: f1, or the bundle's own", choices=("f1", "fpr", "recall", "cost"))
     target_value: float | None = setting(None, "rate; null: fpr 0.01, recall 0.95", above=0, below=1)
-    false_positive_cost: float | None = setting(None, "target=cost: the cost of a false positive; null: 1", above=0)
+    false_positive_cost: float | None = setting(None, "target=cost: of a false positive; null: 1", above=0)
     false_negative_cost: float | None = setting(
-        None, "target=cost: the cost of a false negative; null: 1; only the ratio of the two matters", above=0
+        None, "target=cost: of a false negative; null: 1; the ratio counts", above=0
     )
     bootstrap: int = setting(1000, "resamples behind each interval", least=0)
     report_texts: bool = setting(True, "false: report.html names rows and quotes none")
@@ -213,7 +213,7 @@ class CompareSettings:
 
     arms: list[str] = setting(
         ["alora", "lora", "prompt", "probe", "bag_of_words"],
-        "methods to compare; alora_cleaned: aLoRA without doubtful training rows",
+        "alora_cleaned: aLoRA without doubtful training rows",
         some=True,
         choices=ARMS,
     )
@@ -222,14 +222,13 @@ class CompareSettings:
         [], "of alora and lora; empty: adapter.rank alone", least=1, most=MOST_RANK, distinct=True
     )
     alora_learning_rate: float | None = setting(None, "null: training.learning_rate", above=0)
-    lora_learning_rate: float | None = setting(None, "a LoRA adapts every token and often wants a lower one", above=0)
-    rows: int | None = setting(None, "labelled rows of a policy at most, held-out ones included; null: all", least=1)
+    lora_learning_rate: float | None = setting(None, "the same; LoRA often needs a lower rate", above=0)
+    rows: int | None = setting(None, "rows of a policy at most, held-out included; null: all", least=1)
 
 
 @dataclass
 class JudgeSettings:
-    """A language model behind an OpenAI-compatible endpoint that is asked for the verdict. Nothing is sent without a
-    URL."""
+    """A language model behind an OpenAI-compatible endpoint. Nothing is sent without a URL."""
 
     url: str | None = setting(
         None, "base URL of the endpoint, /v1 included", form=(is_server, "https://HOST/v1"), in_files=(None,)
@@ -237,10 +236,10 @@ class JudgeSettings:
     model: str | None = setting(None, "its name at the endpoint")
     api_key_env: str = setting("OPENAI_API_KEY", "environment variable of the key", in_files=("OPENAI_API_KEY",))
     timeout: float = setting(60.0, "seconds for one request", above=0)
-    retries: int = setting(5, "retries of a failed request; an unreadable answer is asked for once more", least=0)
+    retries: int = setting(5, "of a failed request; once for an unreadable answer", least=0)
     concurrency: int = setting(4, "requests at a time", least=1)
     max_tokens: int = setting(200, "of an answer", least=1)
-    max_characters: int = setting(20_000, "of a conversation; the middle of a longer one is left out", least=1)
+    max_characters: int = setting(20_000, "of a conversation; a longer one loses its middle", least=1)
     input_price: float | None = setting(None, "for a million tokens, any currency", least=0)
     output_price: float | None = setting(None, "the same, of its answers", least=0)
 
@@ -249,17 +248,15 @@ class JudgeSettings:
 class GenerateSettings:
     """``alora generate``: rows from a policy's text, by the model that ``judge`` names."""
 
-    pairs: int = setting(200, "minimal pairs to write: a conversation for each label", least=1)
+    pairs: int = setting(200, "minimal pairs: a conversation for each label", least=1)
     votes: int = setting(3, "that must agree on a conversation's label", least=1, most=10)
     judges: list[str] = setting([], "models that vote in turn, at judge.url; empty: judge.model", distinct=True)
-    hold_out: str | None = setting(None, "a dimension: validation rows have values of it that no training row has")
+    hold_out: str | None = setting(None, "a dimension whose values in validation rows no training row has")
     temperature: float = setting(0.8, "of written conversations", least=0, most=2)
     max_tokens: int = setting(1500, "of a written pair, and of the dimensions", least=1)
-    max_calls: int | None = setting(None, "requests at most, all calls of one folder together", least=1)
+    max_calls: int | None = setting(None, "requests, all calls of a folder together", least=1)
     max_cost: float | None = setting(None, "in the currency of judge.input_price", above=0)
-    similarity: float = setting(
-        0.7, "share of common word trigrams above which two conversations are duplicates", above=0, most=1
-    )
+    similarity: float = setting(0.7, "share of common word trigrams that duplicates exceed", above=0, most=1)
 
 
 @dataclass
@@ -277,7 +274,7 @@ class LogsSettings:
 
     verdicts: str | None = setting(None, "a folder or file that alora score wrote", read_by=("report", "label"))
     against: str | None = setting(None, "label: verdicts on the same rows by another version", read_by=("label",))
-    shard_rows: int = setting(4096, "score: written at a time, so the most that a kill loses", least=1)
+    shard_rows: int = setting(4096, "score: the most that a kill loses", least=1)
     actors: int | None = setting(None, "cluster=ray: scorers; null: one for each GPU, or else each CPU", least=1)
     examples: int = setting(5, "of each kind and policy", least=0, of=("report",))
     rows: int = setting(100, "to export for each policy", least=1, of=("label",))
@@ -295,7 +292,7 @@ class PlanSettings:
     policies: int = setting(100, least=1)
     suffix: int = setting(32, "tokens of a policy's instruction", least=1)
     tokens: int = setting(2000, "of a conversation at its end", least=1)
-    turns: int = setting(4, "of a conversation; every one asks every policy", least=1, most=100_000)
+    turns: int = setting(4, "of a conversation; each asks every policy", least=1, most=100_000)
     gap_s: float = setting(30.0, "from one turn to the next", least=0)
     rate: float = setting(10.0, "conversations that begin in a second", above=0)
     target_ms: float = setting(1000.0, "p95 of the last turn, all verdicts back", above=0)
@@ -314,9 +311,9 @@ class IdentitySettings:
 class ExportSettings:
     """What the bundle holds and where it goes."""
 
-    golden_rows: int = setting(8, "rows whose logits a reader of the bundle can check", least=0)
+    golden_rows: int = setting(8, "rows with logits to check", least=0)
     push_to: str | None = setting(None, "hub repository id", in_files=(None,))
-    private: bool = setting(True, "whether the repository that push_to creates is private", in_files=(True,))
+    private: bool = setting(True, "whether push_to creates a private repository", in_files=(True,))
     license: str | None = setting(None, "for the card: the hub's name of it, such as apache-2.0", form=_CARD_WORD)
     languages: list[str] = setting([], "for the card: of the conversations, such as en", form=_CARD_WORD)
 
@@ -331,14 +328,14 @@ class ServingSettings:
     )
     port: int = setting(8000, "of the server", least=1, most=65535)
     max_loras: int | None = setting(None, "adapters in one step; null: all", least=1)
-    room: int = setting(8, "more that may be loaded while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)", least=0)
+    room: int = setting(8, "more to load while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)", least=0)
     max_model_len: int | None = setting(None, "tokens; null: the base's own", least=1)
     arguments: list[str] = setting([], "vLLM's own options, as they are; its key: $VLLM_API_KEY", in_files=([],))
 
 
 @dataclass
 class ServingBenchSettings:
-    """``alora bench serving``: systems on one engine in one run. ``bench=cpu`` and ``bench=gpu`` set some of these."""
+    """``alora bench serving``: systems on one engine in one run."""
 
     engine: str = setting("auto", "scorer: in this process, without a server", choices=("auto", "vllm", "scorer"))
     workloads: list[str] = setting(
@@ -356,12 +353,12 @@ class ServingBenchSettings:
 
 @dataclass
 class BenchSettings:
-    """Measurements on a base of random weights, since speed does not depend on the values, or on ``base``'s own."""
+    """Measurements on a base of random weights, or on ``base``'s own."""
 
     workload: str = setting("serving", "what is measured", choices=("serving", "training"))
     battery: str | None = setting(None, "serving; null: random adapters", read_by=("bench",))
-    judge: str | None = setting(None, "bench.json: its verdicts judged again; nothing is measured", read_by=("bench",))
-    needs_gpu: bool = setting(False, "refuse a machine without one, unless base.device=cpu asks for it")
+    judge: str | None = setting(None, "bench.json: judge its verdicts again, measure nothing", read_by=("bench",))
+    needs_gpu: bool = setting(False, "refuse a machine without one, unless base.device=cpu")
     shape: str = setting("27m", "of random weights", choices=SHAPES)
     rank: int = setting(8, "of random adapters", least=1)
     targets: list[str] = setting(TARGETS, "of random adapters", some=True)
@@ -369,13 +366,9 @@ class BenchSettings:
     suffix: int = setting(32, "tokens of a policy's instruction; three are the invocation's", least=4)
     policies: list[int] = setting([1, 8, 32, 100], "on one conversation", least=1, some=True, distinct=True)
     baselines: list[str] = setting(list(BASELINES), "of training", some=True, distinct=True, choices=BASELINES)
-    own_rows: int = setting(
-        8, "training: conversations of each policy in a step where none is labelled for two; 0: left out", least=0
-    )
+    own_rows: int = setting(8, "training: conversations of each policy, none labelled for two; 0: left out", least=0)
     rounds: int = setting(3, "at least; a workload of few cells runs more", least=1)
-    limit_s: float | None = setting(
-        None, "after these seconds nothing new is begun; what is finished is reported", above=0
-    )
+    limit_s: float | None = setting(None, "seconds after which nothing new begins", above=0)
     seed: int = setting(0, "of all that is random", least=0, most=2**32 - 1)
     threads: int = setting(1, "of torch and vLLM", least=1, most=1024)
     serving: ServingBenchSettings = section(ServingBenchSettings)
@@ -405,7 +398,7 @@ class Recipe:
     policy: PolicySettings = section(PolicySettings, *_WITH_POLICY)
     policies: list[str] = setting(
         [],
-        "ids, of policy.file or of the artifact's policies; several make a battery ('*': all)",
+        "ids; several make a battery ('*': all)",
         of=(*_TRAINING, "generate", *OF_ARTIFACT),
     )
     data: DataSettings = section(DataSettings, *_WITH_LABELS, "score", "report", "label")
@@ -425,14 +418,14 @@ class Recipe:
     plan: PlanSettings = section(PlanSettings, "plan")
     artifact: str | None = setting(
         None,
-        "folder of an adapter, bundle, run or (battery=DIR) battery; score: or a hub id",
+        "adapter, bundle, run or (battery=DIR) battery; score: or a hub id",
         read_by=OF_ARTIFACT,
         some=True,
     )
     bundles: list[str] = setting([], "several bundles, on one base", read_by=("score", "serve"))
     scorer: str = setting(
         "packed",
-        "what computes the verdicts; validate: whose KV cache is checked (packed: transformers')",
+        "what computes verdicts; validate: whose KV is checked (packed: transformers')",
         form=(is_scorer, "packed, vllm, or for alora score http://HOST:PORT"),
         in_files=("packed", "vllm"),
         of=("score", "validate", "recalibrate"),
@@ -451,7 +444,7 @@ class Recipe:
     json: bool = setting(False, "print the result as one JSON document", of=("compare", *_PRINTING))
     strict: bool = setting(
         False,
-        "exit with 1 on warnings; score: stop at the first row that cannot be read",
+        "exit with 1 on warnings; score: stop at an unreadable row",
         of=("check", "generate", "train", "evaluate", "score"),
     )
-    show: int = setting(0, "rows to print as tokens, with what the adapter reads", least=0, of=("check",))
+    show: int = setting(0, "rows to print as tokens", least=0, of=("check",))
