@@ -18,8 +18,8 @@ from alora.errors import BundleError, CheckFailed
 from alora.guard.core import GuardCore
 from alora.guard.reader import Overloaded, Reader, Reading, Served
 from alora.guard.serving_set import FILE, Entry, ServingSet, Stamp, serving_set_of
-from alora.guard.wire import GuardRequest
 from alora.prompt.parts import Prefix
+from alora.wire.native import GuardRequest
 
 _logger = logging.getLogger("alora.guard")
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # before the next try to follow the file
