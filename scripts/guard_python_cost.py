@@ -19,7 +19,7 @@ from alora.bundle.read import load_battery
 from alora.config.schema import BaseSettings
 from alora.guard.core import GuardCore
 from alora.guard.reader import Reading, Served
-from alora.guard.wire import GuardRequest
+from alora.wire.native import GuardRequest
 
 REQUESTS = 100
 

@@ -7,14 +7,14 @@ from threading import Event
 from typing import Any, Self
 
 from alora.bundle.light import LightBundle
-from alora.client.guard import Guard, GuardAnswer, GuardPolicy, GuardVerdict
-from alora.config.secrets import KEY, key_in
+from alora.client.guard import Guard
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused
 from alora.reading import printable
-from alora.transport import Full, Unreachable, hidden, named
+from alora.transport import Full, Unreachable, named
 from alora.verdict import Verdict, Verdicts
+from alora.wire.native import GuardResponse, PolicyCard, PolicyVerdict
 
 _AHEAD = 8  # conversations under way at a time
 _WAITS_S = (1, 2, 4, 8, 16, 30)  # before a busy guard is asked again
@@ -30,15 +30,14 @@ class GuardScorer:
     """
 
     def __init__(self, url: str, bundles: Sequence[LightBundle] = ()) -> None:
-        self._guard, self._ended = Guard(url, timeout=600), Event()
-        self._url, self._key = named(url), key_in(KEY)
+        self._guard, self._ended, self._url = Guard(url, timeout=600), Event(), named(url)
         self.asked = [policy for policy in self._guard.policies() if policy.stage == "live"]
         if not self.asked:
             raise ConfigError(f"{self._url} serves no live policy")
         if bundles:
             self.asked = [self._served(bundle) for bundle in bundles]
 
-    def _served(self, bundle: LightBundle) -> GuardPolicy:
+    def _served(self, bundle: LightBundle) -> PolicyCard:
         """The policy that the guard serves of ``bundle``: the same weights, labels and threshold."""
         for policy in self.asked:
             served = (policy.adapter, policy.digest, policy.labels, policy.threshold)
@@ -47,7 +46,7 @@ class GuardScorer:
                 return policy
         there = ", ".join(f"{policy.adapter} at the threshold {policy.threshold}" for policy in self.asked)
         raise ConfigError(
-            f"{self._url} serves {printable(hidden(there, self._key)[:500])}, not {bundle.served_name} at "
+            f"{self._url} serves {printable(there[:500])}, not {bundle.served_name} at "
             f"{bundle.calibration.threshold}; start it with alora serve artifact={bundle.folder}, or leave artifact out"
         )
 
@@ -59,41 +58,35 @@ class GuardScorer:
             CheckFailed: a policy fails on any, or is another one by now.
         """
         conversation = row.conversation if isinstance(row, LabelledConversation) else row
-        answers, usage = self._answers(as_row(conversation)["messages"])
-        if failed := [verdict for verdict in answers.values() if verdict.status != "ok"]:
-            plain, _ = self._answers(_PLAIN)
+        answer = self._check(as_row(conversation)["messages"])
+        given = self._verdicts(answer)
+        if failed := [verdict for verdict in given if verdict.status != "ok"]:
             why = "; ".join(f"{failure.adapter} on the guard: {failure.status}: {failure.reason}" for failure in failed)
-            why = printable(hidden(why, self._key))
-            if any(plain[failure.policy].status != "ok" for failure in failed):
-                raise CheckFailed(f"{why}; it fails on every conversation, so run the same command again later")
-            raise PromptRefused(why)
-        verdicts = []
+            always = {verdict.policy for verdict in self._verdicts(self._check(_PLAIN)) if verdict.status != "ok"}
+            if always & {verdict.policy for verdict in failed}:
+                raise CheckFailed(f"{printable(why)}; it fails on every conversation, so run the command again later")
+            raise PromptRefused(printable(why))
+        verdicts = (
+            Verdict(one.policy, one.label or "", one.probability or 0.0, asked.threshold, asked.digest,
+                    one.probabilities or {})
+            for asked, one in zip(self.asked, given, strict=True)
+        )  # fmt: skip
+        return Verdicts(conversation.id, tuple(verdicts), answer.usage.prefix_tokens)
+
+    def _verdicts(self, answer: GuardResponse) -> list[PolicyVerdict]:
+        """Those of the policies that were listed; CheckFailed where the guard serves another adapter or threshold by
+        now."""
+        given = {verdict.policy: verdict for verdict in answer.verdicts}
         for asked in self.asked:
-            verdict = answers[asked.policy]
-            if verdict.label not in asked.labels or verdict.threshold != asked.threshold:
-                label = hidden(str(verdict.label), self._key)[:200]
-                listed = f"{asked.adapter} on the guard {self._url} was listed with {list(asked.labels)}"
+            verdict = given[asked.policy]
+            if verdict.adapter != asked.adapter or verdict.threshold not in (None, asked.threshold):
                 raise CheckFailed(
-                    f"{hidden(listed, self._key)} at {asked.threshold}, and answers {label!r} at {verdict.threshold}; "
-                    "run it again"
+                    f"{asked.adapter} at {asked.threshold} on the guard {self._url} is {printable(verdict.adapter)} at "
+                    f"{verdict.threshold} by now; run the same command again when it serves it"
                 )
-            probability, given = float(verdict.probability or 0), dict(verdict.probabilities or {})
-            verdicts.append(
-                Verdict(asked.policy, str(verdict.label), probability, asked.threshold, asked.digest, given)
-            )
-        return Verdicts(conversation.id, tuple(verdicts), usage.get("prefix_tokens", 0))
+        return [given[asked.policy] for asked in self.asked]
 
-    def _answers(self, messages: Sequence[Mapping[str, Any]]) -> tuple[dict[str, GuardVerdict], Mapping[str, int]]:
-        """Each policy's verdict, and the guard's usage."""
-        answer = self._check(messages)
-        verdicts = {verdict.policy: verdict for verdict in answer.verdicts}
-        for asked in self.asked:
-            if (adapter := verdicts[asked.policy].adapter) != asked.adapter:
-                why = f"{asked.adapter} on the guard is {hidden(adapter, self._key)} by now"
-                raise CheckFailed(f"{why}; run the same command again when it serves it")
-        return {asked.policy: verdicts[asked.policy] for asked in self.asked}, answer.usage
-
-    def _check(self, messages: Sequence[Mapping[str, Any]]) -> GuardAnswer:
+    def _check(self, messages: Sequence[Mapping[str, Any]]) -> GuardResponse:
         """The guard's answer; while it is busy or away, it is asked again."""
         names = [policy.policy for policy in self.asked]
         for wait in _WAITS_S:

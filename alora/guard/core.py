@@ -14,10 +14,10 @@ from alora.errors import AdapterError, DataError
 from alora.guard import metrics
 from alora.guard.drift import Drift
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded, Reader, Reading, Served, highest_of
-from alora.guard.wire import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
 from alora.prompt.render import Prefix, Renderer
 from alora.prompt.tokens import LONG
 from alora.verdict import make_verdict
+from alora.wire.native import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
 
 _logger = logging.getLogger("alora.guard")
 

@@ -11,9 +11,9 @@ from alora.bundle.read import Bundle
 from alora.client.engine import label_logprobs, label_params
 from alora.errors import BundleError, one_line
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
-from alora.guard.wire import GuardRequest
 from alora.prompt.render import Prefix
 from alora.weights import ASKED_WEIGHTS
+from alora.wire.native import GuardRequest
 
 _LEAST_ID = 2**20  # vLLM counts its own adapters from 1
 

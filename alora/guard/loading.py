@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +18,11 @@ from alora.errors import BundleError, CheckFailed
 from alora.guard.core import GuardCore
 from alora.guard.reader import Overloaded, Reader, Reading, Served
 from alora.guard.serving_set import FILE, Entry, ServingSet, Stamp, serving_set_of
-from alora.guard.wire import GuardRequest
 from alora.prompt.parts import Prefix
+from alora.wire.native import GuardRequest, Stage
 
 _logger = logging.getLogger("alora.guard")
-_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # before the next try to follow the file
+_PAUSE_S = 5.0  # before the next try to follow the file
 _OURS = GuardRequest(messages=[])  # without salt or priority
 
 
@@ -46,7 +46,7 @@ class Loader:
     ) -> None:
         self._guard, self._reader, self._base, self._dtype, self._set = guard, reader, base, dtype, serving_set
         self._bundles = bundles
-        self._ready, self._pause, self._again = False, 0.0, math.inf
+        self._ready, self._again = False, math.inf
         self.trouble: str | None = "the policies are not certified yet"
         self._entries = tuple(map(self._given, bundles))
         self._stamp: Stamp = None
@@ -77,8 +77,8 @@ class Loader:
         is not followed.
         """
         async with self._changing:
-            stamp, before = self._set.stamp, self._stamp
-            if stamp == before and self.trouble is None:  # this process wrote it
+            stamp = self._set.stamp
+            if stamp == self._stamp and self.trouble is None:  # this process wrote it
                 return
             self._stamp = stamp
             try:
@@ -89,14 +89,13 @@ class Loader:
             except Exception as error:
                 said = "the serving set was replaced, and is not followed" if self._ready else "the guard is not served"
                 self.trouble = f"{said}: {str(error) or type(error).__name__}"
-                self._pause = min(max(2 * self._pause, _PAUSE_S), _LONGEST_PAUSE_S) if stamp == before else _PAUSE_S
-                self._again = time.monotonic() + self._pause
-                _logger.error("%s; next try in %d s", self.trouble, self._pause)
+                self._again = time.monotonic() + _PAUSE_S
+                _logger.error("%s; next try in %d s", self.trouble, _PAUSE_S)
             else:
                 self._is_followed()
 
     def _is_followed(self) -> None:
-        self._ready, self.trouble, self._pause, self._again = True, None, 0.0, math.inf
+        self._ready, self.trouble, self._again = True, None, math.inf
 
     async def _certify_given(self) -> None:
         served = {item.name: item for item in self._guard.served}
@@ -107,76 +106,49 @@ class Loader:
             for pair in asked:
                 await self._certify([pair], rows=1)
 
-    async def put(self, policy: str, bundle: str, stage: str, tags: tuple[str, ...] | None = None) -> Served:
-        """Serve a bundle as ``policy``, in place of the one that is served under this id and stage.
-
-        Args:
-            tags: None keeps those that it has.
+    async def put(self, policy: str, bundle: str, stage: Stage, tags: tuple[str, ...] | None = None) -> Served:
+        """Serve a bundle as ``policy``, in place of the one that is served under this id and stage, whose tags it keeps
+        where ``tags`` is None.
 
         Raises:
             BundleError: the folder is none, the bundle is damaged, another policy's, or made for another base.
             CheckFailed: its golden rows come out otherwise.
         """
-        async with self._changing:
+        async with self._changing, self._set.alone():
             found = await asyncio.to_thread(load_bundle, self._set.folder(bundle))
             entry = replace(_entry(found, bundle, stage), policy=policy)
-            served: Served | None = None
             with self._guard.holding(entry.name):
-                while True:
-                    stamp, current = await self._current()
-                    entries = {(item.policy, item.stage): item for item in current}
-                    before = entries.get((policy, stage)) or entries.get((policy, "live"))
-                    kept = before.tags if before is not None else ()
-                    entry = replace(entry, tags=kept if tags is None else tags)
-                    entries[policy, stage] = entry
-                    shadow = entries.get((policy, "shadow"))
-                    if stage == "live" and shadow is not None and shadow.version == entry.version:  # promoted
-                        del entries[policy, "shadow"]
-                    _require_live(tuple(entries.values()))
-                    served = served or await self._certified(entry, found)
-                    if await self._change(stamp, tuple(entries.values()), served):
-                        return served.at(stage, entry.tags)
+                entries = {(item.policy, item.stage): item for item in await self._current()}
+                before = entries.get((policy, stage)) or entries.get((policy, "live"))
+                kept = before.tags if before is not None else ()
+                entries[policy, stage] = entry = replace(entry, tags=kept if tags is None else tags)
+                shadow = entries.get((policy, "shadow"))
+                if stage == "live" and shadow is not None and shadow.version == entry.version:  # promoted
+                    del entries[policy, "shadow"]
+                _require_live(tuple(entries.values()))
+                served = await self._certified(entry, found)
+                await self._switch(tuple(entries.values()), served, write=True)
+                return served
 
-    async def delete(self, policy: str, stage: str | None = None) -> None:
+    async def delete(self, policy: str, stage: Stage | None = None) -> None:
         """Stop serving ``policy``, in ``stage`` or altogether; BundleError where it is not served, or is the last."""
-        async with self._changing:
-            while True:
-                stamp, current = await self._current()
-                kept = tuple(item for item in current if item.policy != policy or stage not in (None, item.stage))
-                if len(kept) == len(current):
-                    raise BundleError(f"{policy[:80]} is not served" + (f" as {stage}" if stage else ""))
-                if not any(item.stage == "live" for item in kept):
-                    raise BundleError(f"{policy} is the only live policy; stop the server instead")
-                _require_live(kept)
-                if await self._change(stamp, kept):
-                    return
+        async with self._changing, self._set.alone():
+            current = await self._current()
+            kept = tuple(item for item in current if item.policy != policy or stage not in (None, item.stage))
+            if len(kept) == len(current):
+                raise BundleError(f"{policy[:80]} is not served" + (f" as {stage}" if stage else ""))
+            if not any(item.stage == "live" for item in kept):
+                raise BundleError(f"{policy} is the only live policy; stop the server instead")
+            _require_live(kept)
+            await self._switch(kept, write=True)
 
-    async def _current(self) -> tuple[Stamp, tuple[Entry, ...]]:
+    async def _current(self) -> tuple[Entry, ...]:
         """What a change is made to: the file's set, which another process may have replaced a moment ago."""
-        stamp = self._set.stamp
-        return stamp, self._entries if stamp is None else await asyncio.to_thread(self._set.read)
+        return self._entries if self._set.stamp is None else await asyncio.to_thread(self._set.read)
 
-    async def _change(self, stamp: Stamp, entries: tuple[Entry, ...], *certified: Served) -> bool:
-        """:meth:`_switch`, with ``entries`` in the file that has ``stamp``; False, and nothing is done, where another
-        process replaced it meanwhile."""
-
-        def write() -> bool:
-            after = self._set.write(entries, stamp)
-            if after is not None:
-                self._stamp = after
-                self._is_followed()
-            return after is not None
-
-        return await self._switch(entries, certified, write)
-
-    async def _switch(
-        self,
-        entries: tuple[Entry, ...],
-        certified: Sequence[Served] = (),
-        write: Callable[[], bool] = lambda: True,
-    ) -> bool:
-        """Certify what is neither served nor among ``certified``, then serve exactly ``entries``, unless ``write`` says
-        no. What does not come to be served is unloaded."""
+    async def _switch(self, entries: tuple[Entry, ...], *certified: Served, write: bool = False) -> None:
+        """Certify what is neither served nor among ``certified``, then serve exactly ``entries``, which are in the file
+        by then. What does not come to be served is unloaded."""
         with self._guard.holding(*(entry.name for entry in entries)):
             known = {item.version: item for item in (*self._guard.served, *self._guard.shadows, *certified)}
             read = {(item.version, item.bundle) for item in self._entries}
@@ -187,11 +159,11 @@ class Loader:
                 else await self._by_folder(entry, known.get(entry.version))
                 for entry in entries
             ]
-            if not write():
-                return False
+            if write:
+                self._stamp = self._set.write(entries)
+                self._is_followed()
             self._entries = entries
             self._guard.serve(wanted)
-            return True
 
     async def _by_folder(self, entry: Entry, known: Served | None) -> Served:
         """What ``entry`` serves, by its folder, which is all that a restart has; ``known`` is served already."""
@@ -270,7 +242,7 @@ def _require_bundle_of(entry: Entry, bundle: Bundle) -> None:
         )
 
 
-def _entry(bundle: Bundle, folder: str, stage: str = "live") -> Entry:
+def _entry(bundle: Bundle, folder: str, stage: Stage = "live") -> Entry:
     manifest = bundle.manifest
     return Entry(manifest.policy.id, folder, manifest.adapter_digest, manifest.sha256, stage)
 

@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from alora.guard.wire import GuardResponse
+from alora.wire.native import GuardResponse
 
 REQUESTS = Counter("alora_guard_requests", "Answered conversations.", ["action"])
 REFUSED = Counter("alora_guard_refusals", "Requests that got no answer, by HTTP status.", ["status"])

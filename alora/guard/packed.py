@@ -11,9 +11,9 @@ from alora.base.load import LoadedBase
 from alora.bundle.read import Bundle
 from alora.errors import BundleError, first_line
 from alora.guard.reader import Reading, Served
-from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prefix
+from alora.wire.native import GuardRequest
 
 _Weights = dict[str, AdapterWeights]
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol, Self
 
 from alora.bundle.read import Bundle
 from alora.errors import AloraError
-from alora.guard.wire import GuardRequest
 from alora.policy import Policy
 from alora.prompt.render import Prefix, Suffix
 from alora.verdict import Calibration, highest
+from alora.wire.native import GuardRequest
 
 
 class EngineDead(AloraError):

@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
 from typing import Any
 
@@ -11,28 +10,24 @@ from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
 
 from alora.config.secrets import ADMIN_KEY, key_in
-from alora.errors import AloraError
-from alora.guard import decisions as openai_decisions
-from alora.guard import wire
 from alora.guard.core import GuardCore
-from alora.guard.decisions import DecisionRequest, DecisionResponse
+from alora.guard.decisions import messages_of, policy_of
 from alora.guard.gate import OneGate, OthersModel
 from alora.guard.loading import Loader
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded, Served
+from alora.wire import litellm_api, openai_api
+from alora.wire.native import (
+    GuardRequest,
+    GuardResponse,
+    Health,
+    PolicyCard,
+    PolicyList,
+    PolicyVerdict,
+    PutPolicy,
+    Stage,
+)
 
-# Categories that OpenAI's SDK (3.51) reads under another name than its attribute's. A policy may have that id: the SDK
-# would give None for it, which an app takes for "not flagged".
-_OPENAIS = {
-    "harassment_threatening": "harassment/threatening",
-    "hate_threatening": "hate/threatening",
-    "illicit_violent": "illicit/violent",
-    "self_harm": "self-harm",
-    "self_harm_instructions": "self-harm/instructions",
-    "self_harm_intent": "self-harm/intent",
-    "sexual_minors": "sexual/minors",
-    "violence_graphic": "violence/graphic",
-}
-
+_Item = PolicyVerdict | GuardResponse
 router = APIRouter(route_class=OneGate, tags=["guard"])
 
 
@@ -57,8 +52,8 @@ def loader_of(request: Request) -> Loader:
     return request.app.state.alora_loader
 
 
-@router.post("/v1/guard", response_model=wire.GuardResponse)
-async def guard(body: wire.GuardRequest, request: Request) -> Response | wire.GuardResponse:
+@router.post("/v1/guard", response_model=GuardResponse)
+async def guard(body: GuardRequest, request: Request) -> Response | GuardResponse:
     """Every policy's verdict on one conversation, computed behind one shared prefix."""
     judge = guard_of(request.app)
     if not body.stream:
@@ -69,21 +64,13 @@ async def guard(body: wire.GuardRequest, request: Request) -> Response | wire.Gu
 
 
 @router.post("/v1/moderations")
-async def moderations(body: wire.ModerationRequest, request: Request) -> wire.ModerationResponse:
+async def moderations(body: openai_api.ModerationRequest, request: Request) -> openai_api.ModerationResponse:
     """OpenAI's moderations endpoint: each policy is a category."""
     judge = guard_of(request.app)
-    if (body.input is None) == (body.messages is None):
-        raise GuardRefusal("give input (text or a list of texts) or messages (one conversation), not both")
-    one = isinstance(body.input, str) or (bool(body.input) and isinstance(body.input[0], dict))  # or its parts
-    texts = [body.input] if one else body.input
-    talks = [body.messages] if texts is None else [[{"role": "user", "content": text}] for text in texts]
-    if not talks:
-        raise GuardRefusal("input is an empty list; give at least one text")
-    asked = [wire.GuardRequest(messages=talk or [], **body.options).of(request.headers) for talk in talks]
-    answers = await _together(judge.answer(one) for one in asked)
-    return wire.ModerationResponse(
-        id=f"modr-{secrets.token_hex(12)}", model=body.model, results=[_moderated(answer) for answer in answers]
-    )
+    asked = [GuardRequest(messages=messages, **body.options) for messages in body.conversations]
+    answers = await _together(judge.answer(one.of(request.headers)) for one in asked)
+    results = [openai_api.ModerationResult.of(answer) for answer in answers]
+    return openai_api.ModerationResponse(model=body.model, results=results)
 
 
 async def _require_own_model(request: Request) -> None:
@@ -91,84 +78,69 @@ async def _require_own_model(request: Request) -> None:
         body = await request.json()
     except (ValueError, RecursionError):  # refused with all else that is wrong with it
         return
-    if isinstance(body, dict) and body.get("model") not in (None, openai_decisions.MODEL):
-        raise OthersModel(f"model is {str(body['model'])[:100]!r}; the guard's is {openai_decisions.MODEL!r}")
+    if isinstance(body, dict) and body.get("model") not in (None, openai_api.MODEL):
+        raise OthersModel(f"model is {str(body['model'])[:100]!r}; the guard's is {openai_api.MODEL!r}")
 
 
 @router.post("/v1/decisions", dependencies=[Depends(_require_own_model)])
-async def decisions(body: DecisionRequest, request: Request) -> DecisionResponse:
+async def decisions(body: openai_api.DecisionRequest, request: Request) -> openai_api.DecisionResponse:
     """OpenAI's decisions endpoint: each question asks a policy."""
     judge = guard_of(request.app)
-    asked = [
-        openai_decisions.policy_of(question, number, judge.served) for number, question in enumerate(body.questions, 1)
+    policies = [
+        policy_of(question, number, judge.served).policy.id for number, question in enumerate(body.questions, 1)
     ]
-    answer = await judge.answer(
-        wire.GuardRequest(
-            messages=openai_decisions.messages_of(body.input),
-            policies=list(dict.fromkeys(item.policy.id for item in asked)),
-            deadline_ms=body.deadline_ms,
-            cache_salt=body.prompt_cache_key,
-        ).of(request.headers)
+    asked = GuardRequest(
+        messages=messages_of(body.input),
+        policies=list(dict.fromkeys(policies)),
+        deadline_ms=body.deadline_ms,
+        cache_salt=body.prompt_cache_key,
     )
-    return openai_decisions.decided(body, asked, answer)
+    return openai_api.DecisionResponse.of(body, policies, await judge.answer(asked.of(request.headers)))
 
 
 @router.post("/v1/guard/beta/litellm_basic_guardrail_api")
-async def litellm_guardrail(body: wire.GenericGuardrailRequest, request: Request) -> wire.GenericGuardrailResponse:
-    """LiteLLM's ``generic_guardrail_api``, which sends the whole conversation before and after a model's answer."""
+async def litellm_guardrail(
+    body: litellm_api.GenericGuardrailRequest, request: Request
+) -> litellm_api.GenericGuardrailResponse:
+    """LiteLLM's ``generic_guardrail_api``."""
     judge = guard_of(request.app)
     if body.images:
         raise GuardRefusal("images are given, and the guard reads text; it judges no half of a conversation")
-    asked = wire.GuardRequest(messages=body.conversation, **body.additional_provider_specific_params.options)
-    answer = await judge.answer(asked.of(request.headers))
-    if answer.action == "allow":
-        return wire.GenericGuardrailResponse(action="NONE")
-    flagged = ", ".join(verdict.policy for verdict in answer.verdicts if verdict.flagged)
-    return wire.GenericGuardrailResponse(action="BLOCKED", blocked_reason=f"policy: {flagged}")
+    asked = GuardRequest(messages=body.conversation, **body.additional_provider_specific_params.options)
+    return litellm_api.GenericGuardrailResponse.of(await judge.answer(asked.of(request.headers)))
 
 
 @router.get("/v1/guard/policies")
-async def policies(request: Request) -> wire.PolicyList:
+async def policies(request: Request) -> PolicyList:
     """What is served, with the weights' digests."""
     guard = guard_of(request.app)
-    return wire.PolicyList(policies=[_card(item, guard.psi(item)) for item in (*guard.served, *guard.shadows)])
+    return PolicyList(policies=tuple(_card(item, guard.psi(item)) for item in (*guard.served, *guard.shadows)))
 
 
 @router.put("/v1/guard/policies/{policy}")
-async def put_policy(policy: str, body: wire.PutPolicy, request: Request) -> wire.PolicyCard:
+async def put_policy(policy: str, body: PutPolicy, request: Request) -> PolicyCard:
     """Certify a bundle on the running engine, and serve it from the next request on; 409 keeps what was served."""
-    loader = loader_of(request)
-    try:
-        return _card(await loader.put(policy, body.bundle, body.stage, None if body.tags is None else tuple(body.tags)))
-    except (EngineDead, Overloaded):
-        raise
-    except AloraError as error:
-        raise GuardRefusal(str(error), 409) from error
+    tags = None if body.tags is None else tuple(body.tags)
+    return _card(await loader_of(request).put(policy, body.bundle, body.stage, tags))
 
 
 @router.delete("/v1/guard/policies/{policy}")
-async def delete_policy(policy: str, request: Request, stage: wire.Stage | None = None) -> wire.PolicyList:
+async def delete_policy(policy: str, request: Request, stage: Stage | None = None) -> PolicyList:
     """Stop serving a policy, or its shadow alone (``?stage=shadow``); returns what is left."""
-    loader = loader_of(request)
-    try:
-        await loader.delete(policy, stage)
-    except AloraError as error:
-        raise GuardRefusal(str(error), 409) from error
+    await loader_of(request).delete(policy, stage)
     return await policies(request)
 
 
 @router.get("/v1/guard/health", response_model_exclude_none=True)
-async def health(request: Request) -> wire.Health:
+async def health(request: Request) -> Health:
     """200 when the guard can answer, 503 with the reason when not."""
     guard, loader = guard_of(request.app), getattr(request.app.state, "alora_loader", None)
     guard.require_running()
     trouble = guard.trouble() or (None if loader is None else loader.trouble)
-    return wire.Health(status="ready", policies=len(guard.served), trouble=trouble)
+    return Health(status="ready", policies=len(guard.served), trouble=trouble)
 
 
-async def _events(
-    first: wire.PolicyVerdict | wire.GuardResponse, rest: AsyncGenerator[wire.PolicyVerdict | wire.GuardResponse, None]
-) -> AsyncIterator[str]:
+async def _events(first: _Item, rest: AsyncGenerator[_Item, None]) -> AsyncIterator[str]:
     try:
         yield _event(first)
         async for item in rest:
@@ -179,26 +151,26 @@ async def _events(
         await rest.aclose()  # a client that goes away cancels what still runs
 
 
-def _event(item: wire.PolicyVerdict | wire.GuardResponse) -> str:
-    kind = "verdict" if isinstance(item, wire.PolicyVerdict) else "answer"
+def _event(item: _Item) -> str:
+    kind = "verdict" if isinstance(item, PolicyVerdict) else "answer"
     return f"event: {kind}\ndata: {item.model_dump_json()}\n\n"
 
 
-def _card(item: Served, psi: float | None = None) -> wire.PolicyCard:
-    return wire.PolicyCard(
+def _card(item: Served, psi: float | None = None) -> PolicyCard:
+    return PolicyCard(
         policy=item.policy.id,
         title=item.policy.title,
         adapter=item.name,
         digest=item.digest,
         stage=item.stage,
-        tags=list(item.tags),
-        labels=list(item.policy.labels),
+        tags=item.tags,
+        labels=item.policy.labels,
         threshold=item.calibration.threshold,
         psi=psi,
     )
 
 
-async def _together(work: Iterable[Coroutine[Any, Any, wire.GuardResponse]]) -> list[wire.GuardResponse]:
+async def _together(work: Iterable[Coroutine[Any, Any, GuardResponse]]) -> list[GuardResponse]:
     """The results of ``work``; the first that fails ends the others."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
@@ -206,21 +178,6 @@ async def _together(work: Iterable[Coroutine[Any, Any, wire.GuardResponse]]) -> 
     finally:  # the engine aborts a request that nobody waits for
         for task in tasks:
             task.cancel()
-
-
-def _moderated(answer: wire.GuardResponse) -> wire.ModerationResult:
-    found = {verdict.policy: verdict for verdict in answer.verdicts}
-    # A policy that has OpenAI's own name keeps it.
-    found = {_OPENAIS[name]: verdict for name, verdict in found.items() if name in _OPENAIS} | found
-    return wire.ModerationResult(
-        flagged=answer.action == "block",
-        categories={name: verdict.flagged for name, verdict in found.items()},
-        category_scores={
-            name: float(verdict.flagged) if verdict.probability is None else verdict.probability
-            for name, verdict in found.items()
-        },
-        category_applied_input_types={name: ["text"] for name in found},
-    )
 
 
 def mount(app: FastAPI) -> None:

@@ -4,18 +4,21 @@
 """
 
 import contextlib
-import fcntl
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
+
+from filelock import AsyncFileLock
+from pydantic import TypeAdapter, ValidationError
 
 from alora.atomic import write_json
 from alora.bundle.light import LightBundle
 from alora.bundle.manifest import served_name
 from alora.errors import BundleError
-from alora.reading import read_typed, require_plain
+from alora.wire.native import Stage, problems
 
 FILE = "serving_set.json"
 SERVING_ROOT = "ALORA_SERVING_ROOT"  # the folder below which bundles are loaded while a vLLM server runs
@@ -31,12 +34,8 @@ class Entry:
     bundle: str
     digest: str
     manifest: str
-    stage: str
+    stage: Stage
     tags: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.stage not in ("live", "shadow"):
-            raise ValueError(f"stage is {self.stage[:40]!r}, not live or shadow")
 
     @property
     def name(self) -> str:
@@ -50,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Content:
-    schema_version: int
+    schema_version: Literal[1]
     policies: tuple[Entry, ...]
 
 
@@ -64,7 +63,7 @@ class ServingSet:
     def stamp(self) -> Stamp:
         """Changes whenever the file is replaced; None while there is none."""
         try:
-            state = (self.root / FILE).lstat()
+            state = (self.root / FILE).stat()
         except FileNotFoundError:
             return None
         except OSError:  # nobody can say what is in it; :meth:`read` says why
@@ -72,19 +71,17 @@ class ServingSet:
         return state.st_ino, state.st_mtime_ns
 
     def read(self) -> tuple[Entry, ...]:
-        """The entries.
-
-        Raises:
-            BundleError: the file is damaged, no file, newer than this alora, or without a live policy.
-        """
+        """The entries; BundleError where the file is damaged, of another version, or without a live policy."""
         file = self.root / FILE
-        require_plain(self.root, BundleError, FILE)
-        remedy = "remove it, and load the policies again"
-        content = read_typed(_Content, file, BundleError, remedy, schema_version=1)
-        stages = Counter((entry.policy, entry.stage) for entry in content.policies)
+        try:
+            policies = TypeAdapter(_Content).validate_json(file.read_bytes()).policies
+        except (OSError, ValidationError) as error:
+            why = problems(error.errors()) if isinstance(error, ValidationError) else error.strerror
+            raise BundleError(f"{file} cannot be read ({why}); remove it, and load the policies again") from error
+        stages = Counter((entry.policy, entry.stage) for entry in policies)
         if max(stages.values(), default=0) > 1 or not any(stage == "live" for _, stage in stages):
             raise BundleError(f"{file} has a policy twice in one stage, or none that is live; load the policies again")
-        return content.policies
+        return policies
 
     def remark(self, given: Iterable[LightBundle]) -> str | None:
         """What to say at a start with the bundles ``given`` where the file names others; None: nothing."""
@@ -103,51 +100,32 @@ class ServingSet:
             "in their place; delete the file to serve those of the command line"
         )
 
-    def write(self, entries: tuple[Entry, ...], stamp: Stamp) -> Stamp:
-        """Replace the file that has ``stamp``, and return the new one's; None where another process replaced it
-        meanwhile.
-
-        Raises:
-            BundleError: that is not possible.
-        """
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """No other process changes the file meanwhile; BundleError where none can be written."""
+        lock = AsyncFileLock(self.root / f".{FILE}.lock")
         try:
-            with self._alone():
-                if self.stamp != stamp:
-                    return None
-                write_json(self.root / FILE, asdict(_Content(1, entries)))
-                return self.stamp
+            await lock.acquire()
         except OSError as error:
-            raise BundleError(f"{self.root / FILE} cannot be written: {error.strerror or error}") from error
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """The root's lock, which all processes take that write there, and hold for the time of a write."""
-        held = os.open(self.root, os.O_RDONLY)
+            raise BundleError(f"{self.root} cannot be written: {error.strerror or error}") from error
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(held)
+            await lock.release()
+
+    def write(self, entries: tuple[Entry, ...]) -> Stamp:
+        """Replace the file, and return the new one's stamp; BundleError where it cannot be written."""
+        try:
+            write_json(self.root / FILE, asdict(_Content(1, entries)))
+        except OSError as error:
+            raise BundleError(f"{self.root / FILE} cannot be written: {error.strerror or error}") from error
+        return self.stamp
 
     def folder(self, name: str) -> Path:
-        """The bundle's folder that ``name`` means, which lies below the root, no link on the way.
-
-        Raises:
-            BundleError: it does not.
-        """
-        parts = Path(name).parts
-        if not parts or Path(name).is_absolute() or ".." in parts or "\0" in name:
-            raise BundleError(f"bundle is {name[:200]!r}; name a folder below the serving root")
-        folder = self.root
-        try:
-            for part in parts:
-                folder = folder / part
-                if folder.is_symlink():
-                    raise BundleError(f"bundle is {name[:200]!r}, on whose way is a link; copy the folder itself")
-            found = folder.is_dir()
-        except OSError as error:
-            raise BundleError(f"bundle is {name[:200]!r}: {error.strerror}; name a folder below the root") from error
-        if not found:
+        """The bundle's folder that ``name`` means; BundleError for one that does not lie below the root."""
+        root = self.root.resolve()
+        folder = (root / name).resolve()
+        if root not in folder.parents or not folder.is_dir():
             raise BundleError(f"bundle is {name[:200]!r}, which is not a folder below the serving root")
         return folder
 

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 import alora
-from alora.client.guard import GuardAnswer
 from alora.config.environment import describe_environment
+from alora.wire.native import GuardResponse
 from tests.vllm.test_guard import metric, start
 
 pytestmark = [
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 SERVERS, CONVERSATIONS, TURNS, AT_ONCE = 3, int(os.environ.get("ALORA_AFFINITY_CONVERSATIONS", "300")), 4, 4
 BLOCKS = 3 * CONVERSATIONS  # of 32 tokens; a conversation ends with 7, so a server holds 3 in 7 of all conversations
-Ask = Callable[[Sequence[dict[str, str]]], GuardAnswer]
+Ask = Callable[[Sequence[dict[str, str]]], GuardResponse]
 
 
 class Seen:
@@ -55,11 +55,11 @@ def talk(phase: str, number: int, turn: int) -> list[dict[str, str]]:
     return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
 
 
-def converse(ask: Ask, phase: str, before: Callable[[int], None] = lambda _: None) -> list[GuardAnswer]:
+def converse(ask: Ask, phase: str, before: Callable[[int], None] = lambda _: None) -> list[GuardResponse]:
     """All conversations turn by turn, each turn in another order; ``before`` hears how many requests were sent."""
     shuffle, sent, lock = random.Random(0).shuffle, 0, threading.Lock()
 
-    def one(number: int, turn: int) -> GuardAnswer:
+    def one(number: int, turn: int) -> GuardResponse:
         nonlocal sent
         with lock:
             sent += 1
@@ -75,7 +75,7 @@ def converse(ask: Ask, phase: str, before: Callable[[int], None] = lambda _: Non
     return answers
 
 
-def measured(servers, run: Callable[[], list[GuardAnswer]]) -> tuple[list[GuardAnswer], dict[str, float]]:
+def measured(servers, run: Callable[[], list[GuardResponse]]) -> tuple[list[GuardResponse], dict[str, float]]:
     """The answers, and what the engines counted meanwhile."""
     names = {"queried": "vllm:prefix_cache_queries_total", "hit": "vllm:prefix_cache_hits_total"}
 
@@ -84,7 +84,7 @@ def measured(servers, run: Callable[[], list[GuardAnswer]]) -> tuple[list[GuardA
 
     before, answers, after = counted(), run(), counted()
     found = {name: after[name] - before[name] for name in names}
-    computed = sum(answer.usage["computed_tokens"] for answer in answers)
+    computed = sum(answer.usage.computed_tokens for answer in answers)
     return answers, {**found, "hit_rate": round(found["hit"] / found["queried"], 4), "computed_tokens": computed}
 
 
@@ -103,7 +103,7 @@ def test_conversations_stay_and_a_server_that_is_killed_loses_none(tmp_path):
         each = cycle([stack.enter_context(alora.Guard(url)) for url in urls])
         turn_by_turn = threading.Lock()
 
-        def go_round(messages: Sequence[dict[str, str]]) -> GuardAnswer:
+        def go_round(messages: Sequence[dict[str, str]]) -> GuardResponse:
             with turn_by_turn:
                 guard = next(each)
             return guard.check(messages)

@@ -1,14 +1,11 @@
 """What the plugin asks of vLLM's objects, on objects of the same shape."""
 
-import json
 import sys
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from vllm import exceptions
 
-from alora.transport import Full, refusal
 from alora.vllm_plugin import compat
 
 
@@ -41,10 +38,3 @@ def test_rows_behind_the_batchs_end_are_of_no_request():
     requests = {name: SimpleNamespace(lora_request=name.upper()) for name in ("a", "b", "gone")}
     batch = SimpleNamespace(num_reqs=2, req_ids=["a", "b", "gone"], num_computed_tokens_cpu=np.array([5, 0, 99, 7]))
     assert compat.v1_rows(SimpleNamespace(requests=requests), batch) == [("A", 5), ("B", 0)]
-
-
-@pytest.mark.parametrize("name", ["QueueOverflowError", "MaxQueuedTokensError"])
-def test_a_full_queue_is_known_by_vllms_words(name):
-    error = getattr(exceptions, name)()
-    answer = json.dumps({"error": {"message": str(error), "code": error.http_status}})
-    assert isinstance(refusal("http://v", error.http_status, answer), Full)

@@ -25,9 +25,9 @@ from alora.data.conversation import parse_conversation
 from alora.guard.core import GuardCore
 from alora.guard.engine import EngineReader
 from alora.guard.reader import Overloaded, Served
-from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.verdict import make_verdict
+from alora.wire.native import GuardRequest
 from tests import clients
 from tests.peft_reference import random_adapter
 from tests.vllm import bundles as store

@@ -2,25 +2,17 @@
 
 import socketserver
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from itertools import chain, repeat
-
-Answer = bytes | Iterator[bytes]  # of pieces: one each tenth of a second, until the other side gives up
 
 
 def http(status: int, body: bytes, length: int | None = None) -> bytes:
     return f"HTTP/1.0 {status} X\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body
 
 
-def drops(start: bytes, then: bytes = b"x") -> Iterator[bytes]:
-    return chain([start], repeat(then))
-
-
 @contextmanager
-def server(answer_to: Callable[[str], Answer]) -> Iterator[str]:
+def server(answer_to: Callable[[str], bytes]) -> Iterator[str]:
     """The URL of a server that gives the bytes that ``answer_to`` has for a path, and hangs up."""
 
     class Handler(socketserver.StreamRequestHandler):
@@ -31,14 +23,7 @@ def server(answer_to: Callable[[str], Answer]) -> Iterator[str]:
                 if header.lower().startswith(b"content-length:"):
                     length = int(header.split(b":")[1])
             self.rfile.read(length)
-            answer = answer_to(path)
-            if isinstance(answer, bytes):
-                self.wfile.write(answer)
-            else:
-                with suppress(OSError):
-                    for piece in answer:
-                        self.wfile.write(piece)
-                        time.sleep(0.1)
+            self.wfile.write(answer_to(path))
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listening:
         listening.daemon_threads = True

@@ -22,7 +22,7 @@ def test_sync_and_async_give_the_guards_answer(url, client):
     wanted = client.post("/v1/guard", json={"messages": MESSAGES}, headers={"Authorization": "Bearer secret"}).json()
     with alora.Guard(f"{url}/v1") as guard:
         answer = guard.check(MESSAGES)
-        assert [vars(verdict) for verdict in answer.verdicts] == wanted["verdicts"]
+        assert [verdict.model_dump() for verdict in answer.verdicts] == wanted["verdicts"]
         assert answer.blocked == (wanted["action"] == "block")
         assert answer.flagged == [verdict["policy"] for verdict in wanted["verdicts"] if verdict["flagged"]]
         (one,) = guard.check(MESSAGES, policies=["refunds"], deadline_ms=10_000).verdicts
@@ -38,10 +38,6 @@ def test_sync_and_async_give_the_guards_answer(url, client):
 def test_no_answer_is_an_error(url, monkeypatch):
     with alora.Guard(url) as guard, pytest.raises(ConfigError, match=r"answered 404.*parcels is not served"):
         guard.check(MESSAGES, policies=["parcels"])
-    with alora.Guard(url) as guard, pytest.raises(ConfigError, match="messages are a list"):
-        guard.check("hello")
-    with alora.Guard(url) as guard, pytest.raises(ConfigError, match="one whole answer"):
-        guard.check(MESSAGES, stream=True)
     monkeypatch.delenv("VLLM_API_KEY")
     with alora.Guard(url) as guard, pytest.raises(ConfigError, match="answered 401"):
         guard.check(MESSAGES)

@@ -12,9 +12,9 @@ from alora.guard import core
 from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import EngineDead, GuardRefusal, Reading, Served
-from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.verdict import make_verdict
+from alora.wire.native import GuardRequest
 from tests.integration.guard.conftest import FAULTS, MESSAGES, Faulty
 
 

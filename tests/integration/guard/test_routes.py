@@ -11,11 +11,13 @@ from fastapi.testclient import TestClient
 
 from alora.data.conversation import parse_conversation
 from alora.errors import ConfigError
-from alora.guard import gate, wire
+from alora.guard import gate
 from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Reading, Served
 from alora.guard.standalone import make_app
+from alora.wire.litellm_api import GenericGuardrailRequest
+from alora.wire.openai_api import MOST_TEXTS
 from tests.integration.guard.conftest import MESSAGES, Faulty
 
 
@@ -86,8 +88,6 @@ def test_policies_and_health(client, bundles):
     ("content", "status", "words"),
     [
         (b'{"messages": oops}', 400, "not JSON at character 13"),
-        (b'{"messages": [{"role": "user", "content": "a refund", "content": "hi"}]}', 400, "'content' is there twice"),
-        (b'{"messages": [], "messages": [{"role": "user", "content": "hi"}]}', 400, "'messages' is there twice"),
         (b'{"deadline_ms": ' + b"1" * 5000 + b"}", 400, "body"),
         (b"[]", 400, "body"),
         (b"{}", 400, "messages: Field required"),
@@ -178,7 +178,7 @@ TURN = '"structured_messages": [{"role": "user", "content": "hi"}]'
     [
         ("/v1/guard", '{"messages": [{"role": "user", "content": "hi"}], "policies": [1]}'),
         ("/v1/moderations", '{"input": "hi", "model": "\\ud800"}'),
-        ("/v1/moderations", json.dumps({"input": ["x"] * (wire.MOST_TEXTS + 1)})),
+        ("/v1/moderations", json.dumps({"input": ["x"] * (MOST_TEXTS + 1)})),
         ("/v1/moderations", '{"input": "hi", "polices": ["advice"]}'),
         ("/v1/decisions", '{"input": "hi", "questions": [{"type": "predicate", "instructions": "policy:advice"}]}'),
         (LITELLM, f'{{{TURN}, "additional_provider_specific_params": {{"polices": ["advice"]}}}}'),
@@ -218,7 +218,7 @@ CALL = {"function": {"name": "pay", "arguments": BAD}}
 )
 def test_all_of_a_response_is_judged_as_the_assistants(asked, told, judged):
     body = {"structured_messages": [{"role": "user", "content": asked}], "input_type": "response", **told}
-    messages = parse_conversation(wire.GenericGuardrailRequest(**body).conversation, "request").messages
+    messages = parse_conversation(GenericGuardrailRequest(**body).conversation, "request").messages
     assert [message.text for message in messages if message.role == "assistant"] == judged
 
 

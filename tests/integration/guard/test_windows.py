@@ -14,10 +14,10 @@ from alora.data.conversation import Conversation, Message
 from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Reading, Served
-from alora.guard.wire import GuardRequest
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
 from alora.verdict import make_verdict
+from alora.wire.native import GuardRequest
 from tests.integration.bundle.conftest import PROMPT, make_contents
 from tests.toy_recipe import toy_base_folder
 

@@ -1,4 +1,4 @@
-"""What an answer of a guard may say, and what it means."""
+"""What an answer of a guard means, and what a client asks no server for."""
 
 import asyncio
 import socket
@@ -7,62 +7,48 @@ from typing import Any
 import pytest
 
 from alora.client.failover import session_id
-from alora.client.guard import AsyncGuard, Guard, GuardAnswer, GuardVerdict
-from alora.config.secrets import KEY
-from alora.errors import AloraError, ConfigError, PromptRefused
-from tests.unit.test_transport import LONG, raw, server, with_causes
+from alora.client.guard import AsyncGuard, Guard
+from alora.errors import ConfigError, PromptRefused
+from alora.wire.native import GuardResponse
+from tests.unit.test_transport import raw
 
-URL = "http://127.0.0.1:1"
-
-
-@pytest.mark.parametrize("url", [[URL, None], [URL, 8000], None, 8000, b"http://127.0.0.1:1"])
-def test_a_url_that_is_no_text_is_refused(url):
-    with pytest.raises(ConfigError, match=r"URL is .*; give http://HOST:PORT"):
-        Guard(url)
+MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
-@pytest.mark.parametrize("timeout", ["x", None, 0, -1.0, float("nan"), float("inf")])
-def test_a_timeout_that_is_no_time_is_refused(timeout):
-    with pytest.raises(ConfigError, match=r"timeout is .*; give seconds"):
-        Guard(URL, timeout)
+@pytest.mark.parametrize(
+    ("messages", "fields"),
+    [("hello", {}), (None, {}), ([["hello"]], {}), ([{"role": "user", "content": {1, 2}}], {}),
+     (MESSAGES, {"polices": ["advice"]}), (MESSAGES, {"deadline_ms": 0}), (MESSAGES, {"stream": True})],
+)  # fmt: skip
+def test_what_is_no_request_is_refused_before_it_is_sent(messages, fields):
+    with Guard("http://127.0.0.1:1") as guard, pytest.raises(PromptRefused):
+        guard.check(messages, **fields)
 
 
-def verdict(probability: float, flagged: bool, **more: Any) -> GuardVerdict:
-    facts: dict[str, Any] = {
-        "label": "violation" if flagged else "ok",
-        "threshold": 0.5,
-        "probabilities": {"violation": probability, "ok": 1 - probability},
-    }
-    return GuardVerdict("advice", "ok", flagged, "advice@0123", probability=probability, **facts | more)
+def test_a_closed_client_says_so_and_no_guard_is_none():
+    guard = Guard("http://127.0.0.1:1")
+    guard.close()
+    with pytest.raises(ConfigError):
+        guard.policies()
+    with pytest.raises(ConfigError):
+        Guard([])
 
 
-def answer(*verdicts: GuardVerdict, action: str = "allow") -> GuardAnswer:
-    complete = all(verdict.status == "ok" for verdict in verdicts)
-    return GuardAnswer("1", action, complete, verdicts, {}, {})
+def answer(action: str, *flagged: bool) -> GuardResponse:
+    verdicts: list[Any] = [
+        {"policy": "advice", "status": "missed", "flagged": flag, "adapter": "advice@0123"} for flag in flagged
+    ]
+    usage = {"prefix_tokens": 1, "suffix_tokens": 1, "computed_tokens": 1, "policies": 1}
+    whole = {"id": "1", "action": action, "complete": False, "verdicts": verdicts, "usage": usage}
+    return GuardResponse.model_validate({**whole, "timing_ms": {"render": 0.1, "total": 1.0}})
 
 
-def unanswered(status: str, flagged: bool = False) -> GuardVerdict:
-    return GuardVerdict("tone", status, flagged, "tone@0123")
-
-
-def test_silence_is_not_consent():
-    assert not answer(verdict(0.1, False)).blocked
-    assert answer().blocked
-    assert answer(verdict(0.9, True)).blocked
-    assert answer(verdict(0.1, False), action="block").blocked
-
-
-@pytest.mark.parametrize("status", ["missed", "failed", "skipped"])
-def test_who_did_not_answer_is_let_through_by_an_open_guard_alone(status):
-    silent = answer(verdict(0.1, False), unanswered(status))
-    with pytest.raises(ValueError, match=f"tone did not answer \\({status}\\), and is not flagged"):
-        silent.require({})
-    assert silent.require({"on_failure": "open"}) is silent
-    assert answer(verdict(0.1, False), unanswered(status, flagged=True)).require({}).blocked
-
-
-def test_who_is_skipped_behind_a_flagged_policy_need_not_be_flagged():
-    assert answer(verdict(0.9, True), unanswered("skipped")).require({}).flagged == ["advice"]
+@pytest.mark.parametrize(
+    ("action", "flagged", "blocked"),
+    [("allow", [False], False), ("allow", [], True), ("allow", [True], True), ("block", [False], True)],
+)
+def test_silence_is_not_consent(action, flagged, blocked):
+    assert answer(action, *flagged).blocked == blocked
 
 
 def test_a_guard_that_hangs_holds_no_connection_of_another(monkeypatch):
@@ -85,30 +71,3 @@ def test_a_guard_that_hangs_holds_no_connection_of_another(monkeypatch):
 
     with raw(refused) as well, socket.create_server(("127.0.0.1", 0)) as listening:
         asyncio.run(checked(well, f"http://127.0.0.1:{listening.getsockname()[1]}"))
-
-
-VERDICT = {
-    "policy": "toy", "status": "ok", "flagged": False, "adapter": "toy@012345678901", "label": "ok",
-    "probability": 0.25, "threshold": 0.5, "probabilities": {"ok": 0.75, "bad": 0.25}, "reason": None,
-}  # fmt: skip
-WHOLE = {"id": "x", "action": "allow", "complete": True, "verdicts": [VERDICT], "usage": {}, "timing_ms": {}}
-
-
-@pytest.mark.parametrize("key", ["toy", "ok", "x", "none", "verdicts"])
-def test_an_answer_that_is_used_is_as_it_came(key, monkeypatch):
-    monkeypatch.setenv(KEY, key)
-    with server(content=WHOLE) as (url, _), Guard(url, timeout=5) as guard:
-        (verdict,) = guard.check([{"role": "user", "content": "Hello"}]).verdicts
-    assert (verdict.policy, verdict.label, verdict.probabilities) == ("toy", "ok", {"ok": 0.75, "bad": 0.25})
-
-
-@pytest.mark.parametrize(
-    "said",
-    [{LONG: 1}, WHOLE | {"verdicts": [VERDICT | {"status": LONG}]}],
-    ids=["no guard", "another verdict"],
-)
-def test_what_does_not_fit_is_shown_without_the_key(said, monkeypatch):
-    monkeypatch.setenv(KEY, LONG)
-    with server(content=said) as (url, _), Guard(url, timeout=5) as guard, pytest.raises(AloraError) as caught:
-        guard.check([{"role": "user", "content": "Hello"}])
-    assert not [error for error in with_causes(caught.value) if LONG[:6] in str(error)]

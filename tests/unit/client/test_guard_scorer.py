@@ -1,23 +1,25 @@
 """A log scored by a guard that is busy, or whose policies fail: what costs a row, and what ends the job."""
 
-from dataclasses import replace
 from socket import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from alora.client.guard import Guard, GuardAnswer, GuardPolicy, GuardVerdict
+from alora.client.guard import Guard
 from alora.client.guard_scorer import _WAITS_S, GuardScorer
-from alora.config.secrets import KEY
 from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.transport import Full, Http, Unreachable, Waiting, refusal
+from alora.wire.native import GuardResponse, PolicyCard, PolicyVerdict, Timing, Usage
 from tests.unit.test_transport import raw, server
 
-POLICY = GuardPolicy("advice", "Advice", "advice@" + "ab" * 8, "ab" * 8, "live", ("violation", "ok"), 0.5)
-OK = GuardVerdict("advice", "ok", False, POLICY.adapter, "ok", 0.25, 0.5, {"violation": 0.25, "ok": 0.75})
-FAILED = GuardVerdict("advice", "failed", True, POLICY.adapter, reason="it overflowed")
+POLICY = PolicyCard(policy="advice", title="Advice", adapter="advice@" + "ab" * 8, digest="ab" * 8, stage="live",
+                    tags=(), labels=("violation", "ok"), threshold=0.5)  # fmt: skip
+OK = PolicyVerdict(policy="advice", status="ok", flagged=False, adapter=POLICY.adapter, label="ok", probability=0.25,
+                   threshold=0.5, probabilities={"violation": 0.25, "ok": 0.75})  # fmt: skip
+FAILED = PolicyVerdict(policy="advice", status="failed", flagged=True, adapter=POLICY.adapter, reason="it overflowed")
+USAGE = Usage(prefix_tokens=9, suffix_tokens=3, computed_tokens=12, policies=1)
 
 
 @pytest.fixture
@@ -29,9 +31,11 @@ def guard(monkeypatch):
         found = answers.pop(0) if answers else FAILED if "bad" in messages[0]["content"] else OK
         if isinstance(found, Exception):
             raise found
-        return GuardAnswer("x", "allow" if found is OK else "block", found is OK, (found,), {}, {})
+        action = "block" if found.flagged else "allow"
+        return GuardResponse(id="x", action=action, complete=found.status == "ok", verdicts=[found], usage=USAGE,
+                             timing_ms=Timing(render=0.1, total=1.0))  # fmt: skip
 
-    monkeypatch.setattr(Guard, "policies", lambda self: [POLICY])
+    monkeypatch.setattr(Guard, "policies", lambda self: (POLICY,))
     monkeypatch.setattr(Guard, "check", check)
     client = GuardScorer("http://127.0.0.1:1")
     monkeypatch.setattr(client._ended, "wait", lambda seconds: waits.append(seconds))
@@ -83,11 +87,11 @@ def test_a_row_on_which_a_policy_fails_costs_itself_alone(guard):
     assert [verdicts.verdicts[0].probability for verdicts in (one, two)] == [0.25, 0.25]
 
 
-def test_why_a_policy_fails_is_told_without_the_key(guard, monkeypatch):
-    monkeypatch.setenv(KEY, "sk-SECRET-77aa")
-    _, answers, _ = guard
-    client, answers[:] = GuardScorer("http://127.0.0.1:1"), [replace(FAILED, reason="sk-SECRET-77aa is no key"), OK]
-    with pytest.raises(PromptRefused, match=r"failed: \*\*\* is no key"):
+@pytest.mark.parametrize("other", [{"adapter": "advice@000000000000"}, {"threshold": 0.75}])
+def test_another_adapter_or_threshold_than_was_listed_ends_the_job(other, guard):
+    client, answers, _ = guard
+    answers[:] = [OK.model_copy(update=other)]
+    with pytest.raises(CheckFailed):
         client.score(talk("one"))
 
 

@@ -8,9 +8,10 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
 from alora.guard import routes
-from alora.guard.decisions import DecisionRequest
 from alora.guard.gate import OneGate
-from alora.guard.wire import MOST_TEXTS, Closed, GenericGuardrailRequest, GuardRequest, ModerationRequest, PutPolicy
+from alora.wire.litellm_api import GenericGuardrailRequest
+from alora.wire.native import Closed, GuardRequest, PutPolicy
+from alora.wire.openai_api import MOST_TEXTS, DecisionRequest, ModerationRequest
 
 router = APIRouter(route_class=OneGate)
 

@@ -1,7 +1,7 @@
-"""Requests and answers as they travel: the guard's own, OpenAI's moderations, LiteLLM's generic guardrail."""
+"""The guard's own requests and answers, and what its options are on every route."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -10,10 +10,14 @@ from pydantic_core import PydanticCustomError
 Status = Literal["ok", "missed", "failed", "skipped"]
 Stage = Literal["live", "shadow"]
 REQUEST_ID = "X-Request-Id"
-MOST_TEXTS = 100  # of one moderation request, each a conversation of its own
 
 _Item = TypeVar("_Item")
 Many = Annotated[list[_Item], Field(fail_fast=True)]  # a megabyte of wrong items is one error, and not half a million
+
+
+def problems(errors: Sequence[Mapping[str, Any]]) -> str:
+    """What pydantic finds wrong with a request or an answer, without the text in it."""
+    return "; ".join(f"{'.'.join(map(str, item['loc']))[:200] or 'body'}: {item['msg'][:200]}" for item in errors[:5])
 
 
 class Closed(BaseModel):
@@ -61,7 +65,7 @@ class Options(Closed):
 class GuardRequest(Options):
     """``POST /v1/guard``: one conversation."""
 
-    messages: list[Any] = Field(description="the conversation, as in OpenAI's chat format")
+    messages: Many[dict[str, Any]] = Field(description="the conversation, as in OpenAI's chat format")
     stop_on_block: bool = Field(default=False, description="cancel the rest at the first flagged verdict")
     stream: bool = Field(
         default=False, description="server-sent events: each verdict as it arrives, the whole answer last"
@@ -79,8 +83,15 @@ class GuardRequest(Options):
         return f"guard-{self._id}"
 
 
-class PolicyVerdict(BaseModel):
-    """One policy's answer. ``flagged`` without a probability: it did not answer, and ``on_failure`` is closed."""
+class Answer(BaseModel):
+    """What a guard says; a newer one may say more."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class PolicyVerdict(Answer):
+    """One policy's answer. ``flagged`` without a probability: it did not answer, and ``on_failure`` is closed;
+    ``reason`` says why."""
 
     policy: str
     status: Status
@@ -93,7 +104,7 @@ class PolicyVerdict(BaseModel):
     reason: str | None = None
 
 
-class Usage(BaseModel):
+class Usage(Answer):
     """Tokens: of the conversation (shared), of all suffixes, and those that the engine computed for both."""
 
     prefix_tokens: int
@@ -102,14 +113,14 @@ class Usage(BaseModel):
     policies: int
 
 
-class Timing(BaseModel):
+class Timing(Answer):
     """Milliseconds."""
 
     render: float
     total: float
 
 
-class GuardResponse(BaseModel):
+class GuardResponse(Answer):
     """``action`` is block when any verdict is flagged. ``complete``: every policy that was asked answered."""
 
     id: str
@@ -119,81 +130,35 @@ class GuardResponse(BaseModel):
     usage: Usage
     timing_ms: Timing
 
-
-class ModerationRequest(Options):
-    """OpenAI's ``POST /v1/moderations``; ``messages`` in place of ``input`` judges a whole conversation."""
-
-    input: str | Annotated[Many[str] | Many[dict[str, Any]], Field(max_length=MOST_TEXTS)] | None = None
-    model: str = "alora"
-    messages: list[Any] | None = None
-
-
-class ModerationResult(BaseModel):
-    """Policies are the categories; a policy that did not answer is flagged with score 1."""
-
-    flagged: bool
-    categories: dict[str, bool]
-    category_scores: dict[str, float]
-    category_applied_input_types: dict[str, list[str]]
-
-
-class ModerationResponse(BaseModel):
-    """One result per input."""
-
-    id: str
-    model: str
-    results: list[ModerationResult]
-
-
-class GenericGuardrailRequest(BaseModel):
-    """LiteLLM's ``generic_guardrail_api``; only what the guard reads of it."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    texts: Many[str] | None = None
-    structured_messages: list[Any] | None = None
-    tool_calls: list[Any] | None = None
-    images: list[Any] | None = None
-    input_type: Literal["request", "response"] = "request"
-    additional_provider_specific_params: Options = Field(default_factory=Options)
+    @property
+    def flagged(self) -> list[str]:
+        """The policies that block."""
+        return [verdict.policy for verdict in self.verdicts if verdict.flagged]
 
     @property
-    def conversation(self) -> list[Any]:
-        """The messages to judge: a response's texts and calls come last, unless the messages end with that turn."""
-        messages, texts, calls = self.structured_messages or [], self.texts or [], self.tool_calls or []
-        if messages and self.input_type == "request":  # they hold all of it
-            return messages
-        last = messages[-1] if messages and isinstance(messages[-1], dict) else {}
-        there = last if last.get("role") == "assistant" else {}
-        content = there.get("content")
-        parts = content if isinstance(content, list) else [{"text": content}]
-        given = [part.get("text") for part in parts if isinstance(part, dict)]
-        said = {text for text in given if isinstance(text, str)}  # a set: both sides may be a hundred thousand
-        role = "user" if self.input_type == "request" else "assistant"
-        new = [{"role": role, "content": text} for text in texts if text not in said]
-        called = [{"role": "assistant", "tool_calls": calls}] if calls and there.get("tool_calls") != calls else []
-        return [*messages, *new, *called]
+    def blocked(self) -> bool:
+        """Whether any verdict is flagged; also when there is none."""
+        return self.action != "allow" or not self.verdicts or bool(self.flagged)
 
 
-class GenericGuardrailResponse(BaseModel):
-    """LiteLLM blocks the call on ``BLOCKED`` and shows ``blocked_reason``."""
-
-    action: Literal["BLOCKED", "NONE"]
-    blocked_reason: str | None = None
-
-
-class PolicyCard(BaseModel):
-    """One entry of ``GET /v1/guard/policies``."""
+class PolicyCard(Answer):
+    """A policy that a guard serves; ``adapter`` is its ``policy@digest``."""
 
     policy: str
     title: str
     adapter: str
     digest: str
     stage: str
-    tags: list[str]
-    labels: list[str]
+    tags: tuple[str, ...]
+    labels: tuple[str, ...]
     threshold: float
     psi: float | None = Field(default=None, description="drift of the last probabilities from validation's")
+
+
+class PolicyList(Answer):
+    """``GET /v1/guard/policies``."""
+
+    policies: tuple[PolicyCard, ...]
 
 
 class PutPolicy(Closed):
@@ -206,13 +171,7 @@ class PutPolicy(Closed):
     )
 
 
-class PolicyList(BaseModel):
-    """``GET /v1/guard/policies``."""
-
-    policies: list[PolicyCard]
-
-
-class Health(BaseModel):
+class Health(Answer):
     """``GET /v1/guard/health``: ready when the guard can answer."""
 
     status: Literal["ready"]
