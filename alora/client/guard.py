@@ -13,8 +13,8 @@ from alora.client.failover import SESSION, Failover, session_id
 from alora.errors import CheckFailed, ConfigError, PromptRefused, one_line
 from alora.policy import Policy
 from alora.reading import printable
+from alora.received import decode
 from alora.transport import Http, Waiting, named, refusal, request_id, root
-from alora.typed import typed
 from alora.verdict import Calibration
 
 _LISTING_S = 10.0  # of silence, before it says what it serves
@@ -172,7 +172,7 @@ class AsyncGuard:
         async def ask(url: str) -> GuardAnswer:
             http = self._http[url]
             sent = await http.exchange(f"{url}/v1/guard", body, self._timeout, {SESSION: session} | request_id())
-            return _read(url, http, *sent, lambda said: typed(GuardAnswer, said).require(fields))
+            return _read(url, http, *sent, lambda said: decode(GuardAnswer, said).require(fields))
 
         return await self._servers.first(session, ask)
 
@@ -197,7 +197,7 @@ class AsyncGuard:
 
 def _policies(said: Any) -> list[GuardPolicy]:
     known = [field.name for field in fields(GuardPolicy)]
-    policies = [typed(GuardPolicy, {name: item[name] for name in known}) for item in said["policies"]]
+    policies = [decode(GuardPolicy, {name: item[name] for name in known}) for item in said["policies"]]
     live = [policy.policy for policy in policies if policy.stage == "live"]
     if len(set(live)) != len(live):
         raise ValueError("it serves a policy twice")

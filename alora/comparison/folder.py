@@ -20,8 +20,8 @@ from alora.comparison.task import MethodRun
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.errors import RunError
+from alora.received import decode
 from alora.training.run_folder import ClaimedFolder
-from alora.typed import typed
 
 ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
 JUDGE = "judge_digest"  # a fact of a judge's scores: who was asked
@@ -67,7 +67,7 @@ class ComparisonFolder(ClaimedFolder):
         """A run's scores, and per missing policy the reason."""
         home = self.home(run)
         try:
-            failed = typed(dict[str, str], json.loads((home / _LEFT_OUT).read_text(encoding="utf-8")))
+            failed = decode(dict[str, str], json.loads((home / _LEFT_OUT).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{home / _LEFT_OUT} cannot be read ({error}); remove {home} and run again") from error
         return [read_scores(file) for file in sorted(home.glob("*.json")) if file.name != _LEFT_OUT], failed

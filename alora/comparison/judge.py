@@ -31,7 +31,7 @@ from alora.errors import ConfigError, RunError
 from alora.evaluation.noise import Doubt
 from alora.policy import Policy
 from alora.reading import printable
-from alora.typed import typed
+from alora.received import decode
 
 SURE = 0.995  # what a confidence of 100, or none at all, counts as
 
@@ -230,7 +230,7 @@ def _book(file: Path, policy: Policy) -> Answers[Answer]:
     """The answers on one policy's rows that are kept in ``file``."""
 
     def read(kept: Mapping[str, Any]) -> Answer:
-        answer = typed(Answer, {name: kept[name] for name in ("label_id", "confidence")})
+        answer = decode(Answer, {name: kept[name] for name in ("label_id", "confidence")})
         if not (0 <= answer.label_id < len(policy.labels) and 0 <= (answer.confidence or 0) <= 1):
             raise ValueError(f"no answer: {answer}")
         return answer

@@ -16,7 +16,7 @@ from alora.comparison.answers import Answers
 from alora.comparison.judge_client import FAILURES_IN_A_ROW, JudgeClient, JudgeUsage, NoAnswer
 from alora.config.schema import GenerateSettings, JudgeSettings
 from alora.errors import ConfigError, RunError
-from alora.typed import typed
+from alora.received import decode
 
 Said = TypeVar("Said")
 _ASK_AGAIN = (NoAnswer.FAILED, NoAnswer.REFUSED)
@@ -46,7 +46,7 @@ class Calls(JudgeClient):
     def __init__(self, file: Path, settings: GenerateSettings, judge: JudgeSettings, pause: float = 1.0) -> None:
         super().__init__(judge, pause)
         self._limits = settings
-        self._answers = Answers(file, lambda kept: (typed(str | None, kept["text"]), JudgeUsage(**kept["usage"])))
+        self._answers = Answers(file, lambda kept: (decode(str | None, kept["text"]), JudgeUsage(**kept["usage"])))
         self._before = self._answers.usage
         self._begun = self._before.requests
         self._here = threading.local()  # spent: by the question that this thread asks

@@ -15,7 +15,7 @@ from alora.atomic import write_json
 from alora.bundle.light import LightBundle
 from alora.bundle.manifest import served_name
 from alora.errors import BundleError
-from alora.reading import read_typed, require_plain
+from alora.received import Folder
 
 FILE = "serving_set.json"
 SERVING_ROOT = "ALORA_SERVING_ROOT"  # the folder below which bundles are loaded while a vLLM server runs
@@ -78,9 +78,8 @@ class ServingSet:
             BundleError: the file is damaged, no file, newer than this alora, or without a live policy.
         """
         file = self.root / FILE
-        require_plain(self.root, BundleError, FILE)
-        remedy = "remove it, and load the policies again"
-        content = read_typed(_Content, file, BundleError, remedy, schema_version=1)
+        received = Folder(self.root, BundleError, "remove it, and load the policies again", FILE)
+        content = received.record(_Content, FILE, schema_version=1)
         stages = Counter((entry.policy, entry.stage) for entry in content.policies)
         if max(stages.values(), default=0) > 1 or not any(stage == "live" for _, stage in stages):
             raise BundleError(f"{file} has a policy twice in one stage, or none that is live; load the policies again")

@@ -27,7 +27,7 @@ from alora.data.sources import PARQUET_SUFFIXES
 from alora.errors import AloraError, DataError, RunError, first_line
 from alora.logs.stored import FIELDS, MANIFEST, METADATA, checked, read_manifest, schema, shard_name, shard_rows, tables
 from alora.reading import read_whole
-from alora.typed import typed
+from alora.received import decode
 from alora.verdict import Verdict
 
 REJECTED = "rejected.jsonl"
@@ -202,7 +202,7 @@ class VerdictFolder:
         file = self._refused(shard)
         try:
             lines = read_whole(file, _LONGEST).decode().splitlines() if file.exists() else []
-            refused = {typed(RefusedRow, json.loads(line)).row for line in lines}
+            refused = {decode(RefusedRow, json.loads(line)).row for line in lines}
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{file} is damaged ({first_line(error)}); {_AGAIN}") from error
         if counts[""] + len(refused) != len(rows) or not refused <= {*rows}:

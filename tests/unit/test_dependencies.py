@@ -17,7 +17,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 DISTRIBUTIONS = {"hydra": "hydra-core", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # where a package's name differs
 OF_VLLM = {"msgspec", "regex"}  # the plugin lives in its environment
-OF_FASTAPI = {"pydantic", "pydantic-core", "starlette"}  # come with it
+OF_FASTAPI = {"pydantic-core", "starlette"}  # come with it
 OF_LIBRARIES = {"fsspec", "gguf"}  # datasets and transformers read by them
 INTERNALS = {"transformers", "peft", "hydra-core", "omegaconf", "tokenizers", "vllm", "bitsandbytes", "trl"}
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
