@@ -30,6 +30,7 @@ class AloraError(Exception):
     """Root of alora's errors; never raised itself."""
 
     exit_code = 2
+    code: str | None = None  # of a folder that somebody sent: one of alora.received
 
 
 class ConfigError(AloraError, ValueError):

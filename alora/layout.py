@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from alora.errors import AloraError
-from alora.reading import require_plain
+from alora.received import Folder
 
 RUN_FILE = "run.yaml"
 INPUTS_FILE = "inputs.json"
@@ -75,10 +75,6 @@ def own_link(path: Path) -> Path | None:
 
 
 def require_plain_run(run: Path, refusal: type[AloraError], outputs: Sequence[str] = OUTPUTS) -> None:
-    """Refuse a run with links out of it: only its own links to its only policy are allowed.
-
-    Raises:
-        refusal: something in it is a link, a pipe, a socket or a device.
-    """
+    """Refuse a run with links out of it: only its own links to its only policy are allowed."""
     names = (name for name in (RUN_FILE, INPUTS_FILE, *outputs) if own_link(run / name) is None)
-    require_plain(run, refusal, *names)
+    Folder(run, refusal, "get the folder again", *names)

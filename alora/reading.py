@@ -1,23 +1,20 @@
-"""Read files that a user names: bytes, JSON objects and YAML values, and no link that leads out of a folder."""
+"""Read files that a user names: bytes, JSON objects and YAML values; text for a terminal."""
 
 import errno
 import hashlib
 import json
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, TypeVar
+from typing import Any, BinaryIO, ClassVar
 
 import yaml
 
 from alora.errors import AloraError
-from alora.typed import typed
 
 LONGEST = 16 * 2**20  # bytes of a file of settings, of a record, of a request
 LARGEST_YAML = 4 * 2**20  # bytes
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # all but tab and newline
-_Kind = TypeVar("_Kind")
 
 
 def read_whole(path: Path, longest: int = LONGEST) -> bytes:
@@ -71,20 +68,6 @@ def read_json(path: Path, refusal: type[AloraError], remedy: str) -> dict[str, A
         raise refusal(f"{path} cannot be read as JSON ({reason}); {remedy}") from error
 
 
-def read_typed(kind: type[_Kind], path: Path, refusal: type[AloraError], remedy: str, **version: int) -> _Kind:
-    """The object in a JSON file as the dataclass ``kind``, one of whose fields is its ``version``; ``refusal`` when it
-    cannot be read, is of another version, or not as ``kind`` has it."""
-    content = read_json(path, refusal, remedy)
-    for name, known in version.items():
-        if content.get(name) != known:
-            said = f"{name} is {str(content.get(name))[:40]}, and this alora reads {known}"
-            raise refusal(f"{path}: {said}; install the one that wrote it, or {remedy}")
-    try:
-        return typed(kind, content)
-    except (TypeError, ValueError) as error:
-        raise refusal(f"{path} is damaged ({error}); {remedy}") from error
-
-
 def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = None) -> Any:
     """The value in a YAML file, in the dialect of ``loader`` (PyYAML's safe one by default); ``refusal`` when it cannot
     be read, or holds something else than JSON's types."""
@@ -133,24 +116,10 @@ def _no_json(value: Any) -> Any:
     return None if value is None or type(value) in (str, int, float, bool) else value
 
 
-def require_plain(folder: Path, error: type[AloraError], *names: str) -> None:
-    """``error`` where a link lies in a received folder, so that no reader (alora's, PEFT's or vLLM's) leaves it.
-
-    ``folder`` itself may be a link, being what the user named, and what huggingface_hub links to its own cache may.
-
-    Args:
-        names: of the entries to look at, with all below them; none: all.
-    """
-    for top in [folder / name for name in names] if names else [folder]:
-        below = [Path(home) / name for home, folders, files in os.walk(top) for name in (*folders, *files)]
-        for path in below if top == folder else [top, *below]:
-            if path.is_symlink() and not _in_hub_cache(path):
-                what = "a link, and may lead to any file of yours"
-                raise error(f"{path} is {what}; put the file itself there, or get the folder again")
-
-
-def _in_hub_cache(link: Path) -> bool:
-    """Whether ``link`` leads to a blob of the cache of huggingface_hub in which it lies."""
-    file = Path(os.path.realpath(link))  # resolve() does not take a link to itself
-    snapshots = file.parent.parent / "snapshots"
-    return file.parent.name == "blobs" and file.is_file() and snapshots in link.parent.resolve().parents
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value below nested mappings with its dotted key; an empty mapping is one."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from leaves(inner, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value

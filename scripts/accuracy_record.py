@@ -26,7 +26,7 @@ from alora.evaluation.paired import mean_auroc
 from alora.lab.compare.compare_report import document, table
 from alora.lab.compare.figures import compare
 from alora.lab.compare.scores import Scores
-from alora.typed import typed
+from alora.received import decode
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD, PAGE = ROOT / "benchmarks/results/accuracy_cpu.json", ROOT / "docs/accuracy.md"
@@ -95,7 +95,7 @@ def joined(found: dict[str, Any], *others: dict[str, Any]) -> dict[str, Any]:
             name: other["environment"].get(name) for name in ("command", "commit", "processor", "torch", "transformers")
         }
         also.append({"arms": sorted({item["arm"] for item in new}), **kept})
-    settings, read = found["settings"], [typed(Scores, item) for item in scores]
+    settings, read = found["settings"], [decode(Scores, item) for item in scores]
     options = EvaluationSettings(**settings["evaluation"])
     again = compare(read, options, settings["adapter"]["rank"], settings["training"]["seed"])
     return document(again, read, {}, settings, found["environment"]) | {"also": also}

@@ -25,8 +25,7 @@ from alora.adapter.targets import target_modules
 from alora.atomic import replace_folder, workshop
 from alora.config.schema import ALL_LINEAR, MOST_RANK, AdapterSettings
 from alora.errors import AdapterError
-from alora.reading import read_json, require_plain
-from alora.typed import typed
+from alora.received import Folder, decode
 from alora.weights import require_whole
 
 if TYPE_CHECKING:
@@ -213,10 +212,10 @@ def load_adapter(folder: Path) -> AdapterWeights:
 def _read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise AdapterError(f"adapter folder {folder} does not exist")
-    require_plain(folder, AdapterError)
-    if not (folder / CONFIG_FILE).exists():
+    received = Folder(folder, AdapterError, "export the adapter again")
+    if CONFIG_FILE not in received.files:
         raise AdapterError(f"{folder} has no {CONFIG_FILE}, so it is not a PEFT adapter")
-    config = read_json(folder / CONFIG_FILE, AdapterError, "export the adapter again")
+    config = received.json(CONFIG_FILE)
     if config.get("peft_type") != "LORA":
         raise AdapterError(f"{folder / CONFIG_FILE}: peft_type is not LORA; alora runs LoRA and aLoRA adapters only")
     return config
@@ -248,15 +247,15 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
             raise TypeError("target_modules must be a list of names")
         if invocation == []:  # PEFT would take it for a plain LoRA
             raise TypeError("alora_invocation_tokens must be a list of token ids")
-        rank = typed(int, config["r"], "r")
+        rank = decode(int, config["r"], "r")
         if rank < 1:
             raise TypeError("r must be a whole number of 1 or more")
         return AdapterSpec(
             rank=rank,
-            alpha=typed(float, config["lora_alpha"], "lora_alpha"),
-            targets=tuple(sorted(typed(tuple[str, ...], targets, "target_modules"))),
-            invocation_ids=typed(tuple[int, ...] | None, invocation, "alora_invocation_tokens"),
-            rank_stabilised=bool(typed(bool | None, config.get("use_rslora"), "use_rslora")),
+            alpha=decode(float, config["lora_alpha"], "lora_alpha"),
+            targets=tuple(sorted(decode(tuple[str, ...], targets, "target_modules"))),
+            invocation_ids=decode(tuple[int, ...] | None, invocation, "alora_invocation_tokens"),
+            rank_stabilised=bool(decode(bool | None, config.get("use_rslora"), "use_rslora")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AdapterError(f"{folder / CONFIG_FILE} is not a usable LoRA config: {error}") from error

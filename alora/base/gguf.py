@@ -37,7 +37,7 @@ def converted(file: Path, progress: bool = True, digest: str | None = None) -> P
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.parent / f".{folder.name}.lock"):
             if not folder.is_dir():
-                _convert(file, folder, progress, digest)
+                _convert(file, folder, progress)
     return folder
 
 
@@ -66,7 +66,7 @@ def working_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _convert(file: Path, folder: Path, progress: bool, digest: str) -> None:
+def _convert(file: Path, folder: Path, progress: bool) -> None:
     with working_folder(folder.parent / f".{folder.name}") as staged:
         base = staged / "base"
         try:
@@ -87,8 +87,6 @@ def _convert(file: Path, folder: Path, progress: bool, digest: str) -> None:
                 f"{file} cannot be read as a GGUF base: {first_line(error)}; check that the file is whole, and of a "
                 "family whose GGUF files transformers reads"
             ) from error
-        if sha256_of(file) != digest:  # another file's weights would keep this one's name for good
-            raise BaseError(f"{file} was written to or replaced while it was converted; start again")
         for path in (*base.iterdir(), base):
             flush(path)
         base.replace(folder)

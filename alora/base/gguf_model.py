@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from alora.base.config import require_whole
-from alora.errors import BaseError
 
 
 def write_model(file: Path, folder: Path, progress: bool) -> None:
@@ -28,30 +26,12 @@ def write_model(file: Path, folder: Path, progress: bool) -> None:
         )
     model, info = loaded
     require_whole(info, str(file))
-    _require_sound(file, model)
     # The weights are plain float32 by now; the model still says that it is quantized and would refuse to be saved.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer, model.is_quantized = None, False
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def _skeleton(config: Any) -> Any:
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
-
-
-def _require_sound(file: Path, model: Any) -> None:
-    """Refuse a tensor of another shape than the config says: transformers reads no head size from the header of some
-    families."""
-    wanted = {name: value.shape for name, value in _skeleton(model.config).named_parameters()}
-    for name, value in model.named_parameters():
-        if value.shape != wanted[name]:
-            raise BaseError(
-                f"{file}: tensor {name} is {tuple(value.shape)} in it and {tuple(wanted[name])} by its config, as "
-                "transformers reads its header; take the base's safetensors, or another base"
-            )
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     random = settings.weights == "random"
     try:
         config = read_config(location, options)
-        files = {} if random else weight_files(Path(location))
+        files = [] if random else weight_files(Path(location))
         before = states(files)
         if random:
             model = _random_weights(config, dtype, device, quantized)

@@ -1,7 +1,7 @@
 """A base as files: fetched for an engine that loads it itself, and the digest of the weights that it stores."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def fingerprint_base(
     where there is no such folder. Without any, and where ``folder`` is None, those in memory.
     """
     stored = folder if folder is None or folder.is_dir() else _hub_folder(str(folder), revision)
-    files = weight_files(stored) if stored is not None else {}
+    files = weight_files(stored) if stored is not None else []
     weights = _stored_weights(files) if files else _tensors_digest(sorted(model.state_dict().items()))
     return _fingerprint(weights, model.config, tokenizer)
 
@@ -73,37 +73,26 @@ def _hub_folder(name: str, revision: str | None) -> Path | None:
     return Path(config).parent if isinstance(config, str) else None
 
 
-def _stored_weights(files: Mapping[Path, Collection[str]]) -> str:
+def _stored_weights(files: Sequence[Path]) -> str:
     """Digest of the tensors in ``files``, remembered in the user's cache by each file's path, size and time."""
-    with ExitStack() as stack:
-        _opened(files, stack)  # what is wrong with them is said, whatever is remembered
 
     def compute() -> str:
         with ExitStack() as stack:
             tensors = _opened(files, stack)
-            return _tensors_digest((name, _tensor(tensors[name], name)) for name in sorted(tensors))
+            return _tensors_digest((name, tensors[name].get_tensor(name)) for name in sorted(tensors))
 
-    return remember_of([*files], ".txt", compute)
-
-
-def _tensor(opened: Any, name: str) -> torch.Tensor:
     try:
-        return opened.get_tensor(name)
-    except SafetensorError as error:  # such as a dtype that torch does not have
-        raise BaseError(f"a base's tensor {name[:99]} cannot be read: {first_line(error)}; {REMEDY}") from error
+        return remember_of(files, ".txt", compute)
+    except (OSError, SafetensorError) as error:
+        raise BaseError(f"the weights in {files[0].parent} cannot be read: {first_line(error)}; {REMEDY}") from error
 
 
-def _opened(files: Mapping[Path, Collection[str]], stack: ExitStack) -> dict[str, Any]:
+def _opened(files: Sequence[Path], stack: ExitStack) -> dict[str, Any]:
     """The open file of each tensor."""
     tensors: dict[str, Any] = {}
-    for file, expected in files.items():
-        try:
-            opened = stack.enter_context(safe_open(file, framework="pt"))
-        except SafetensorError as error:
-            raise BaseError(f"{file} cannot be read: {first_line(error)}; {REMEDY}") from error
+    for file in files:
+        opened = stack.enter_context(safe_open(file, framework="pt"))
         names = set(opened.keys())
-        if lacking := sorted(set(expected) - names):
-            raise BaseError(f"{file} lacks tensor {lacking[0][:99]}, which {INDEX} says it holds; {REMEDY}")
         if twice := sorted(names & set(tensors)):
             raise BaseError(f"{file}: tensor {twice[0][:99]} is in another of the base's files, too; {REMEDY}")
         tensors |= dict.fromkeys(names, opened)

@@ -12,8 +12,7 @@ import pyarrow.parquet
 
 from alora.config.schema import ColumnSettings
 from alora.errors import RunError, first_line
-from alora.reading import read_whole, require_plain
-from alora.typed import typed
+from alora.received import Folder, decode
 from alora.verdict import TENTHS
 
 MANIFEST = "manifest.json"
@@ -79,8 +78,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a folder of verdicts, or of the file that one became."""
     try:
         if path.is_dir():
-            require_plain(path, RunError)
-            manifest = json.loads(read_whole(path / MANIFEST))
+            manifest = Folder(path, RunError, "score the rows again").json(MANIFEST)
         elif path.is_file():
             manifest = json.loads((pyarrow.parquet.read_schema(path).metadata or {})[METADATA])
         else:
@@ -90,7 +88,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path} holds no verdicts in Parquet; alora score artifact=DIR data=ROWS output=FILE.parquet writes them"
         ) from error
     try:
-        typed(_Manifest, manifest)
+        decode(_Manifest, manifest)
     except TypeError as error:
         raise RunError(f"{path} holds no verdicts that can be used: {error}; score the rows again") from error
     return manifest

@@ -13,10 +13,11 @@ from alora.atomic import write_json
 from alora.bundle.light import LightBundle
 from alora.config.setting import names_a_folder
 from alora.errors import BundleError
-from alora.reading import read_typed, require_plain
+from alora.received import Folder, read_record
 
 BATTERY_FILE = "battery.json"
 SCHEMA_VERSION = 1
+_REMEDY = "write the battery again"
 Read = TypeVar("Read", bound=LightBundle)
 
 
@@ -24,7 +25,7 @@ def battery_folders(folder: Path | str) -> list[Path]:
     """The folders of the bundles that ``battery.json`` lists, in its order, not opened yet. What lies next to them is
     not looked at: a guard's users put bundles there, also such as it refuses."""
     names = _names(Path(folder) / BATTERY_FILE)
-    require_plain(Path(folder), BundleError, *names, BATTERY_FILE)
+    Folder(Path(folder), BundleError, _REMEDY, *names, BATTERY_FILE)
     return [Path(folder) / name for name in names]
 
 
@@ -110,4 +111,4 @@ class _Listed:
 def _names(file: Path) -> tuple[str, ...]:
     if not file.exists():
         raise BundleError(f"{file.parent} has no {file.name}, so it is not a battery")
-    return read_typed(_Listed, file, BundleError, "write the battery again", schema_version=SCHEMA_VERSION).bundles
+    return read_record(_Listed, file, BundleError, _REMEDY, schema_version=SCHEMA_VERSION).bundles

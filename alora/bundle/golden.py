@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alora.data.messages import Conversation, as_row
+from alora.data.messages import Conversation, Message, as_row
 from alora.errors import BundleError
 from alora.prompt.render import Prefix, Suffix
 from alora.reading import read_whole
-from alora.typed import typed
+from alora.received import DAMAGED, decode, refused
 
 if TYPE_CHECKING:
     from alora.prefix.scorer import Scorer
@@ -43,6 +43,16 @@ class GoldenRow:
             "prefix_sha256": self.prefix_sha256,
             "label_logits": list(self.label_logits),
         }
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line of ``golden.jsonl``."""
+
+    id: str
+    messages: tuple[Message, ...]
+    prefix_sha256: str
+    label_logits: tuple[float, ...]
 
 
 def prefix_digest(prefix: Prefix) -> str:
@@ -107,11 +117,10 @@ def read_golden(file: Path) -> tuple[GoldenRow, ...]:
     rows, number = list[GoldenRow](), 0
     try:
         for number, line in enumerate(read_whole(file).splitlines(), start=1):  # noqa: B007 the error names it
-            content = json.loads(line)
-            conversation = {name: content.pop(name) for name in ("id", "messages")}
-            rows.append(typed(GoldenRow, {"conversation": conversation, **content}))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BundleError(
-            f"{file}:{number}: not a golden row ({type(error).__name__}: {error}); export the bundle again"
+            row = decode(_Line, json.loads(line))
+            rows.append(GoldenRow(Conversation(row.id, row.messages), row.prefix_sha256, row.label_logits))
+    except (OSError, ValueError, TypeError) as error:
+        raise refused(
+            BundleError, DAMAGED, f"{file}:{number}: not a golden row ({error}); export the bundle again"
         ) from error
     return tuple(rows)

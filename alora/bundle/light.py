@@ -16,8 +16,8 @@ from alora.bundle.manifest import (
     GOLDEN_FILE,
     MANIFEST_FILE,
     Manifest,
-    file_record,
-    read_manifest,
+    manifest_in,
+    received_bundle,
     served_name,
 )
 from alora.config.schema import BaseSettings
@@ -26,6 +26,7 @@ from alora.identity.certificate import read_certificate
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
 from alora.reading import read_json
+from alora.received import Folder
 from alora.verdict import Calibration
 from alora.version import __version__
 from alora.weights import makes_adapter, weights_digest
@@ -152,10 +153,11 @@ def require_base(folder: Path, made: Fingerprint, source: str, base: LoadedBase 
 def read_bundle(folder: Path | str) -> LightBundle:
     """Read a bundle and check everything that needs neither a base nor the weights in memory."""
     folder = Path(folder)
-    manifest = read_manifest(folder)
-    _require_files(folder, manifest)
+    received = received_bundle(folder)
+    manifest = manifest_in(received)
+    _require_files(received, manifest)
     _compare_markers(folder, manifest)
-    _compare_digests(folder, manifest)
+    received.require_same(manifest.files)
     _require_certificate(folder, manifest)
     golden = read_golden(folder / GOLDEN_FILE) if GOLDEN_FILE in manifest.files else ()
     if any(len(row.label_logits) != len(manifest.policy.labels) for row in golden):
@@ -163,18 +165,17 @@ def read_bundle(folder: Path | str) -> LightBundle:
     return LightBundle(folder, manifest, golden)
 
 
-def _require_files(folder: Path, manifest: Manifest) -> None:
+def _require_files(received: Folder, manifest: Manifest) -> None:
     needed = {CONFIG_FILE, WEIGHTS_FILE} | ({CERTIFICATE_FILE} if manifest.certificate else set())
-    unlisted = sorted(needed - set(manifest.files))
-    if unlisted:
-        raise BundleError(f"{folder / MANIFEST_FILE} does not list {', '.join(unlisted)}; export the bundle again")
-    missing = sorted(name for name in manifest.files if not (folder / name).is_file())
-    if missing:
-        raise BundleError(f"{folder} lacks {', '.join(missing)}; copy or download the whole folder again")
-    names = (entry.name for entry in folder.iterdir())
-    if stray := sorted(name for name in names if makes_adapter(name) and name not in manifest.files):
+    if unlisted := sorted(needed - set(manifest.files)):
         raise BundleError(
-            f"{folder / stray[0]} is not a file of this bundle, and its name makes it part of the adapter; move it away"
+            f"{received.path / MANIFEST_FILE} does not list {', '.join(unlisted)}; export the bundle again"
+        )
+    received.require_there(manifest.files)
+    if stray := sorted(name for name in received.files if makes_adapter(name) and name not in manifest.files):
+        raise BundleError(
+            f"{received.path / stray[0]} is not a file of this bundle, and its name makes it part of the adapter; move "
+            "it away"
         )
 
 
@@ -216,19 +217,3 @@ def _compare_markers(folder: Path, manifest: Manifest) -> None:
             f"{file}: {_INVOCATION_KEY} is {invocation}, but the suffix in {MANIFEST_FILE} begins with {recorded}; "
             "one of them was changed: export the bundle again"
         )
-
-
-def _compare_digests(folder: Path, manifest: Manifest) -> None:
-    for name, expected in manifest.files.items():
-        try:
-            found = file_record(folder / name)
-        except OSError as error:
-            raise BundleError(f"{folder / name} cannot be read: {error.strerror or error}") from error
-        if found != expected:
-            state = "was changed after the bundle was written"
-            if found.size != expected.size:
-                state = "is cut short" if found.size < expected.size else "is longer than it was written"
-            raise BundleError(
-                f"{folder / name} {state}: {found.size} bytes of sha256 {found.sha256[:12]}, {expected.size} of "
-                f"{expected.sha256[:12]} expected; copy or download it again"
-            )

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.base.fingerprint import Fingerprint
 from alora.config.schema import PromptSettings
-from alora.errors import AloraError, BundleError
+from alora.errors import BundleError
 from alora.evaluation.records import Evaluation
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
-from alora.reading import content_digest, read_json, require_plain, sha256_of
-from alora.typed import typed
+from alora.reading import content_digest
+from alora.received import DAMAGED, NOT_OURS, FileRecord, Folder, decode, refused, require_sealed, require_version
 from alora.verdict import OperatingPoint
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ GOLDEN_FILE = "golden.jsonl"
 CARD_FILE = "README.md"
 BUNDLE_FILES = (MANIFEST_FILE, CERTIFICATE_FILE, GOLDEN_FILE, CARD_FILE, CONFIG_FILE, WEIGHTS_FILE)
 SCHEMA_VERSION = 1
+_REMEDY = "copy or export the bundle again"
 DTYPES = ("float32", "bfloat16", "float64", "float16")
 _REQUIRED = ("activated", "created", "suffix", "base", "adapter_digest", "operating_point", "evaluations", "data",
              "certificate", "files", "versions", "sha256")  # fmt: skip
@@ -55,14 +56,6 @@ class BaseRecord:
 
     def __post_init__(self) -> None:
         _require_dtype("base.dtype", self.dtype)
-
-
-@dataclass(frozen=True)
-class FileRecord:
-    """One file of the bundle: size in bytes and sha256 of its bytes."""
-
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -180,22 +173,27 @@ class Manifest(Description):
         return json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n"
 
 
-def file_record(file: Path) -> FileRecord:
-    return FileRecord(file.stat().st_size, sha256_of(file))
-
-
 def served_name(policy: str, digest: str) -> str:
     """An adapter's name on a server: ``policy@`` and 12 digits of its weights' digest."""
     return f"{policy}@{digest[:12]}"
 
 
+def received_bundle(folder: Path) -> Folder:
+    """The bundle in ``folder``, not looked into yet; BundleError where there is none."""
+    received = Folder(folder, BundleError, _REMEDY)
+    if MANIFEST_FILE not in received.files:
+        raise refused(BundleError, NOT_OURS, _no_manifest(folder))
+    return received
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Read ``alora.json``."""
-    require_plain(folder, BundleError)
-    file = folder / MANIFEST_FILE
-    if not file.exists():
-        raise BundleError(_no_manifest(folder))
-    return manifest_from_dict(read_json(file, BundleError, "copy or export the bundle again"), str(file))
+    return manifest_in(received_bundle(folder))
+
+
+def manifest_in(received: Folder) -> Manifest:
+    """Read ``alora.json`` of a received folder."""
+    return manifest_from_dict(received.json(MANIFEST_FILE), str(received.path / MANIFEST_FILE))
 
 
 def _no_manifest(folder: Path) -> str:
@@ -208,25 +206,20 @@ def _no_manifest(folder: Path) -> str:
 
 def manifest_from_dict(content: Mapping[str, Any], where: str) -> Manifest:
     """Read :meth:`Manifest.as_dict` back; ``where`` names the file in errors."""
-    if type(version := content.get("schema_version")) is not int or version != SCHEMA_VERSION:  # true and 1.0 equal 1
-        raise BundleError(
-            f"{where}: schema_version is {version!r}, and this alora reads {SCHEMA_VERSION}; upgrade with "
-            "`pip install -U alora-toolkit`, or export it again"
-        )
-    if content.get("sha256") != content_digest(content):
-        raise BundleError(f"{where} was changed after it was written (its sha256 differs); export the bundle again")
+    require_version(content, where, BundleError, _REMEDY, "schema_version", SCHEMA_VERSION)
+    require_sealed(content, where, BundleError, _REMEDY)
     try:
         return _manifest(content)
-    except (AloraError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BundleError(
-            f"{where} is not a valid manifest: {type(error).__name__}: {error}; export the bundle again"
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise refused(
+            BundleError, DAMAGED, f"{where} is not a valid manifest: {type(error).__name__}: {error}; {_REMEDY}"
         ) from error
 
 
 def _manifest(content: Mapping[str, Any]) -> Manifest:
     """Keys at the top that this version does not know are left alone; each of the others must be there."""
-    policy, prompt = (typed(Mapping[str, Any], content[name], name) for name in ("policy", "prompt"))
-    labels = typed(Mapping[str, str], policy["labels"], "policy.labels")
+    policy, prompt = (decode(Mapping[str, Any], content[name], name) for name in ("policy", "prompt"))
+    labels = decode(Mapping[str, str], policy["labels"], "policy.labels")
     texts = {name: policy[name] for name in ("id", "title", "rule")}
     nested = {
         "policy": texts | {"labels": list(labels), "answers": list(labels.values())},
@@ -234,4 +227,4 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         "prompt": prompt,
     }
     optional = {"moved": content.get("moved"), "card": content.get("card", {})}
-    return typed(Manifest, {name: content[name] for name in _REQUIRED} | nested | optional)
+    return decode(Manifest, {name: content[name] for name in _REQUIRED} | nested | optional)

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from alora.atomic import flush
 from alora.bundle.destination import put_folder
-from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE, file_record
+from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE
 from alora.bundle.read import Bundle, load_bundle
 from alora.errors import BundleError
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
+from alora.received import file_record
 
 _NEW = (CERTIFICATE_FILE, MANIFEST_FILE)
 

@@ -22,7 +22,6 @@ from alora.bundle.manifest import (
     CertificateRecord,
     Description,
     Manifest,
-    file_record,
     read_manifest,
 )
 from alora.bundle.read import Bundle, load_bundle
@@ -30,6 +29,7 @@ from alora.errors import BundleError, CheckFailed
 from alora.identity.certificate import Certificate, write_certificate
 from alora.prefix.scorer import Scorer
 from alora.probes import probe_conversations
+from alora.received import file_record
 from alora.version import __version__
 
 RELOAD_TOLERANCE = 1e-5

@@ -27,10 +27,10 @@ from alora.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE, link_only
 from alora.notes import note
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
-from alora.reading import read_whole
+from alora.reading import leaves, read_whole
+from alora.received import decode
 from alora.training.schedule import unfinished
 from alora.training.track import read_hyperparameters
-from alora.typed import leaves, typed
 from alora.verdict import OperatingPoint, make_verdict
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _training(file: Path) -> tuple[dict[str, Sequence[tuple[float, float]]], dic
     that can be read."""
     try:
         record = json.loads(read_whole(file).decode())
-        losses = typed(Mapping[str, tuple[tuple[float, float], ...]], record["losses"], "losses")
+        losses = decode(Mapping[str, tuple[tuple[float, float], ...]], record["losses"], "losses")
         seconds = [entry["train_runtime"] for entry in record["history"] if "train_runtime" in entry]
         facts: dict[str, object] = {"time": f"{float(seconds[-1]):.0f} s"} if seconds else {}
         facts |= {"peak memory": f"{record['peak_bytes'] / 2**30:.2f} GiB", **read_hyperparameters(file)}

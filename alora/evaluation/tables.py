@@ -20,7 +20,7 @@ from alora.evaluation.resampling import Flags, Floats
 from alora.findings import Finding
 from alora.policy import Policy
 from alora.reading import content_digest, read_whole
-from alora.typed import typed
+from alora.received import decode
 from alora.verdict import OperatingPoint
 
 HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")
@@ -149,8 +149,8 @@ def read_evaluations(file: Path) -> list[Evaluation]:
             raise ValueError(f"schema_version {content['schema_version']} is not 1")
         if content.get("sha256") != content_digest(content):
             raise ValueError("it was changed after it was written: its sha256 differs")
-        typed(tuple[Finding, ...], content.get("findings", []), "findings")
-        return list(typed(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
+        decode(tuple[Finding, ...], content.get("findings", []), "findings")
+        return list(decode(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
     except FileNotFoundError as error:
         raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -7,7 +7,7 @@ from typing import Any
 from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
 from alora.errors import BundleError
-from alora.reading import read_typed
+from alora.received import read_record
 
 FORMAT = 1
 _REMEDY = "run 'alora validate' again"
@@ -227,7 +227,7 @@ def read_certificate(path: Path) -> Certificate:
 
     One that says that it passed must hold nothing else: a run's own file is trusted by export.
     """
-    certificate = read_typed(Certificate, path, BundleError, _REMEDY, format=FORMAT)
+    certificate = read_record(Certificate, path, BundleError, _REMEDY, format=FORMAT)
     for part in filter(None, (certificate, certificate.vllm)):
         if part.passed and not part.all_passed:
             reason = next(iter(part.failures), "no dtype was checked, or a part failed")

@@ -8,10 +8,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.adapter.folder import AdapterWeights, load_adapter
 from alora.adapter.targets import target_modules
-from alora.base.cache import states
 from alora.base.load import LoadedBase, multiplies_bfloat16
 from alora.config.schema import IdentitySettings
 from alora.errors import AdapterError, CheckFailed, ConfigError
@@ -41,11 +39,9 @@ def certify(
 
     Raises:
         CheckFailed: the adapter is a plain LoRA, so its KV differs from the base's from token 0 on.
-        AdapterError: the adapter is damaged, does not fit the base, or is written to meanwhile, or the prompts do not
-            invoke it.
+        AdapterError: the adapter is damaged, does not fit the base, or the prompts do not invoke it.
         ConfigError: a dtype that the check does not know, or none.
     """
-    before = _written(adapter_folder)  # PEFT reads it again, for every model
     weights = load_adapter(adapter_folder)
     require_activated(weights, adapter_folder)
     _require_fit(weights, base.model)
@@ -56,8 +52,6 @@ def certify(
         certify_dtype(base.model, adapter_folder, calls, dtype, with_controls=settings.negative_controls)
         for dtype in dtypes
     )
-    if _written(adapter_folder) != before:
-        raise AdapterError(f"{adapter_folder} was written to while it was certified; start again")
     if any(name.endswith(".experts") for name, _ in base.model.named_modules()):
         notes.append(EXPERTS_NOTE)
     if not settings.negative_controls:
@@ -79,10 +73,6 @@ def certify(
         dtypes=records,
         notes=tuple(notes),
     )
-
-
-def _written(folder: Path) -> list[tuple[str, int, int, int, int]]:
-    return states(file for file in (folder / CONFIG_FILE, folder / WEIGHTS_FILE) if file.exists())
 
 
 def require_activated(weights: AdapterWeights, folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from alora.llm.client import JudgeUsage
-from alora.typed import typed
+from alora.received import decode
 
 Kept = TypeVar("Kept")
 
@@ -30,7 +30,7 @@ class Answers(Generic[Kept]):
             try:
                 content = json.loads(line)
                 known = {content["key"]: read(content)} if "key" in content else {}
-                self.usage += typed(JudgeUsage, content.get("usage", {}))
+                self.usage += decode(JudgeUsage, content.get("usage", {}))
                 self.known |= known
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue

@@ -18,7 +18,7 @@ from alora.config.schema import GenerateSettings, JudgeSettings
 from alora.errors import ConfigError
 from alora.llm.answers import Answers
 from alora.llm.client import JudgeClient, JudgeUsage, NoAnswer
-from alora.typed import typed
+from alora.received import decode
 
 Said = TypeVar("Said")
 _ASK_AGAIN = (NoAnswer.FAILED, NoAnswer.REFUSED)
@@ -48,7 +48,7 @@ class Calls(JudgeClient):
     def __init__(self, file: Path, settings: GenerateSettings, judge: JudgeSettings, pause: float = 1.0) -> None:
         super().__init__(judge, pause)
         self._limits = settings
-        self._answers = Answers(file, lambda kept: (typed(str | None, kept["text"]), JudgeUsage(**kept["usage"])))
+        self._answers = Answers(file, lambda kept: (decode(str | None, kept["text"]), JudgeUsage(**kept["usage"])))
         self._before = self._answers.usage
         self._begun = self._before.requests
         self._here = threading.local()  # spent: by the question that this thread asks

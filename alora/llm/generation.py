@@ -32,8 +32,8 @@ from alora.llm.prompts import DIMENSIONS
 from alora.llm.quality import Quality, markdown
 from alora.notes import note
 from alora.policy import Policy, load_policies
-from alora.reading import printable, read_typed, read_yaml, sha256_of
-from alora.typed import typed
+from alora.reading import printable, read_yaml, sha256_of
+from alora.received import decode, read_record
 
 _MARK, _DROPPED = "generated.json", "dropped.jsonl"
 
@@ -193,7 +193,7 @@ def _claim(folder: Path, policy: Policy) -> None:
 def _refuse_edits(folder: Path, policy: Policy) -> None:
     """ConfigError where the mark is another policy's, or of rows that are not those that lie there."""
     mark = folder / _MARK
-    found = read_typed(_Mark, mark, ConfigError, "give another output=")
+    found = read_record(_Mark, mark, ConfigError, "give another output=")
     if found.generated_for != policy.as_dict():
         raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")
     for name in ("train.jsonl", "validation.jsonl", _DROPPED):
@@ -211,7 +211,7 @@ def _dimensions(file: Path, held: str | None) -> dict[str, list[str]]:
     """What ``file`` holds; ConfigError where it is not a list of values by name, or ``held`` cannot be held out."""
     remedy = "write NAME: [VALUE, VALUE, ...]"
     try:
-        dimensions = typed(dict[str, list[str]], read_yaml(file, ConfigError, remedy), "the file")
+        dimensions = decode(dict[str, list[str]], read_yaml(file, ConfigError, remedy), "the file")
     except TypeError as error:
         raise ConfigError(f"{file}: {error}; {remedy}") from error
     dimensions = {str(name): values for name, values in dimensions.items()}  # 1 and '1' are one

@@ -26,7 +26,7 @@ from alora.llm.client import JudgeClient, JudgeUsage, NoAnswer
 from alora.llm.judge_prompt import Answer, messages
 from alora.policy import Policy
 from alora.reading import printable
-from alora.typed import typed
+from alora.received import decode
 
 SURE = 0.995  # what a confidence of 100, or none at all, counts as
 
@@ -153,4 +153,4 @@ def _key(policy: Policy, row: LabelledConversation, settings: JudgeSettings) -> 
 
 
 def read_kept(kept: Mapping[str, Any]) -> Answer:
-    return typed(Answer, {name: kept[name] for name in ("label_id", "confidence")})
+    return decode(Answer, {name: kept[name] for name in ("label_id", "confidence")})

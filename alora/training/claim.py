@@ -13,8 +13,8 @@ from alora.base.fingerprint import Fingerprint
 from alora.config.describe import without_effect
 from alora.config.schema import AdapterSettings, BaseSettings, DataSettings, PromptSettings, Recipe
 from alora.errors import RunError
-from alora.reading import read_json
-from alora.typed import leaves, typed
+from alora.reading import leaves, read_json
+from alora.received import decode
 
 RUN = "alora run"  # the kind of a training run's claim
 # What a run's adapters and their verdicts were made with, of run.yaml. Where its base and rows lie may change.
@@ -39,7 +39,7 @@ class Claim:
     def base(self) -> Fingerprint:
         """The base that it was trained on; TypeError where it names none."""
         digests = {name.removeprefix("base "): value for name, value in self.inputs.items() if name.startswith("base ")}
-        return typed(Fingerprint, digests, "inputs.base")
+        return decode(Fingerprint, digests, "inputs.base")
 
     @property
     def policies(self) -> list[str]:
@@ -84,7 +84,7 @@ def read_claim(folder: Path, kind: str) -> Claim | None:
         )
     content = read_json(file, RunError, "choose another run_dir=, or remove the folder")
     try:
-        claim = typed(Claim, content)
+        claim = decode(Claim, content)
         if claim.kind != kind:
             raise TypeError(f"kind is {claim.kind}")
     except TypeError as error:
@@ -103,11 +103,11 @@ def open_claim(run: Path, recipe: Recipe) -> Claim:
     """
     file, remedy = run / layout.INPUTS_FILE, "train again, or name a bundle of it alone, which has a record of its own"
     try:
-        claim = typed(Claim, read_json(file, RunError, remedy))
+        claim = decode(Claim, read_json(file, RunError, remedy))
         _ = claim.base
         if claim.kind != RUN:
             raise TypeError(f"kind is {claim.kind}")
-        then = replace(Recipe(), **{name: typed(kind, claim.settings[name], name) for name, kind in _SECTIONS.items()})
+        then = replace(Recipe(), **{name: decode(kind, claim.settings[name], name) for name, kind in _SECTIONS.items()})
     except (TypeError, KeyError) as error:
         raise RunError(f"{file} is not the record of this version's run ({error}); {remedy}") from error
     if changed := changed_settings(_made_with(then), _made_with(recipe)):

@@ -20,8 +20,8 @@ from alora.adapter.folder import AdapterWeights, save_tensors
 from alora.atomic import write_json
 from alora.errors import RunError
 from alora.reading import read_json
+from alora.received import decode
 from alora.training.folds import Members
-from alora.typed import typed
 
 _REMEDY = "lower training.learning_rate, look at its rows, or take base.dtype=float32"
 Logits = list[list[float]]  # [n, L], in the order of the rows
@@ -66,7 +66,7 @@ def read_out_of_fold(record: Path) -> Logits:
         RunError: it cannot be read.
     """
     try:
-        return typed(Logits, read_json(record, RunError, "remove it")["out_of_fold"], "out_of_fold")
+        return decode(Logits, read_json(record, RunError, "remove it")["out_of_fold"], "out_of_fold")
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{record} cannot be read ({error})") from error
 

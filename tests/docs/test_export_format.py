@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from alora.base.fingerprint import Fingerprint
-from alora.bundle.manifest import BaseRecord, CardRecord, CertificateRecord, FileRecord, Manifest, MoveRecord
+from alora.bundle.manifest import BaseRecord, CardRecord, CertificateRecord, Manifest, MoveRecord
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import Lead
 from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.prompt.render import Suffix
+from alora.received import FileRecord
 from alora.verdict import OperatingPoint
 from scripts.run_docs import ROOT
 

@@ -11,8 +11,8 @@ import numpy as np
 from alora.errors import ConfigError
 from alora.lab.bench.intervals import Measured
 from alora.lab.bench.trials import Agreement, Cell, Objection
-from alora.reading import read_typed
-from alora.typed import leaves
+from alora.reading import leaves
+from alora.received import read_record
 
 FORMAT = 4  # 1: the dictionaries of alora 0.1
 UNFINISHED = "it was killed, or is still running"  # why a record stopped that is written while its run goes on
@@ -172,4 +172,4 @@ def record_json(record: Record) -> str:
 def load_record(path: Path) -> Record:
     """Read a ``bench.json``, or the folder that holds one."""
     file = path / "bench.json" if path.is_dir() else path
-    return read_typed(Record, file, ConfigError, "give another bench.json, or measure again", format=FORMAT)
+    return read_record(Record, file, ConfigError, "give another bench.json, or measure again", format=FORMAT)

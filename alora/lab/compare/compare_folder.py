@@ -20,7 +20,7 @@ from alora.config.secrets import redacted
 from alora.errors import RunError
 from alora.lab.compare.scores import Scores, read_scores, write_scores
 from alora.lab.compare.task import MethodRun
-from alora.reading import read_typed
+from alora.received import read_record
 from alora.training.run_folder import ClaimedFolder
 
 ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
@@ -62,7 +62,7 @@ class ComparisonFolder(ClaimedFolder):
     def read(self, run: MethodRun) -> tuple[list[Scores], dict[str, str]]:
         """A run's scores, and per missing policy the reason."""
         home = self.home(run)
-        failed = read_typed(dict[str, str], home / _LEFT_OUT, RunError, f"remove {home} and run again")
+        failed = read_record(dict[str, str], home / _LEFT_OUT, RunError, f"remove {home} and run again")
         return [read_scores(file) for file in sorted(home.glob("*.json")) if file.name != _LEFT_OUT], failed
 
     def fixed_settings(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from alora.evaluation.resampling import Flags, Floats
 from alora.lab.compare.task import MethodRun
 from alora.policy import Policy
 from alora.reading import read_json
-from alora.typed import typed
+from alora.received import decode
 
 SCHEMA_VERSION = 1
 UNTRAINED = ("prompt", "judge")  # methods
@@ -97,6 +97,6 @@ def read_scores(file: Path) -> Scores:
     try:
         if (version := content.pop("schema_version", None)) != SCHEMA_VERSION:
             raise ValueError(f"schema_version {version} is not {SCHEMA_VERSION}")
-        return typed(Scores, content)
+        return decode(Scores, content)
     except (ValueError, TypeError) as error:
         raise RunError(f"{file} holds no scores of this version ({error}); {remedy}") from error

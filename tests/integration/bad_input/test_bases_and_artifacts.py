@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, new_adapter, save_adapter
-from alora.bundle.manifest import content_digest
 from alora.cli import main
+from alora.reading import content_digest
 from tests.integration.bad_input.conftest import Case, Damage, arguments, copy, cut, edit, remove, write
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer

@@ -9,12 +9,13 @@ import pytest
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, load_adapter
 from alora.bundle.artifact import find_artifact
 from alora.bundle.battery import write_battery
-from alora.bundle.manifest import BUNDLE_FILES, file_record
+from alora.bundle.manifest import BUNDLE_FILES
 from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import copy_bundle
 from alora.cli import main
 from alora.errors import AdapterError, BundleError
 from alora.layout import link_only
+from alora.received import file_record
 from tests.integration.bad_input.conftest import tree
 from tests.integration.bundle.test_read import resign
 

@@ -14,12 +14,13 @@ from alora.base.load import LoadedBase
 from alora.base.stored import fingerprint_base
 from alora.bundle.artifact import Artifact, Kind, find_artifact
 from alora.bundle.battery import require_one_base, write_battery
-from alora.bundle.manifest import content_digest, file_record
 from alora.bundle.read import check_bundles, load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings
 from alora.errors import AdapterError, BundleError, CheckFailed, RenderError
 from alora.policy import Policy
+from alora.reading import content_digest
+from alora.received import file_record
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
 from tests.toy_tokenizers import toy_tokenizer
 

@@ -19,7 +19,7 @@ from peft import PeftModel
 from alora.activation import peft_offset
 from alora.bundle import write
 from alora.bundle.golden import write_golden
-from alora.bundle.manifest import CardRecord, Manifest, content_digest, manifest_from_dict
+from alora.bundle.manifest import CardRecord, Manifest, manifest_from_dict
 from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, public_source, write_bundle
 from alora.config.schema import EvaluationSettings, PromptSettings
@@ -30,6 +30,7 @@ from alora.evaluation.records import Lead
 from alora.evaluation.tables import evaluate
 from alora.probes import probe_conversations
 from alora.prompt.render import Renderer
+from alora.reading import content_digest
 from tests.forked import Forked, kill_when
 from tests.integration.bundle.conftest import POINT, POLICIES, PROMPT, make_adapter, make_base, make_contents
 

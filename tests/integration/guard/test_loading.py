@@ -16,7 +16,6 @@ from filelock import FileLock
 
 from alora.bundle.golden import write_golden
 from alora.bundle.light import LightBundle
-from alora.bundle.manifest import file_record
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
 from alora.commands.serve_packed import serve_guard
@@ -30,6 +29,7 @@ from alora.guard.reader import Reading, Served
 from alora.guard.serving_set import FILE, ServingSet
 from alora.guard.standalone import make_app
 from alora.prefix.scorer import Scorer
+from alora.received import file_record
 from alora.verdict import make_verdict
 from tests.integration.bundle.conftest import make_base, make_contents
 from tests.integration.guard.conftest import MESSAGES

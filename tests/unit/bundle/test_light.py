@@ -9,11 +9,12 @@ from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.base.fingerprint import Fingerprint
 from alora.bundle.golden import GoldenRow, prefix_digest
 from alora.bundle.light import LightBundle, _require_certificate, _require_files
-from alora.bundle.manifest import CERTIFICATE_FILE, CertificateRecord, FileRecord, file_record
+from alora.bundle.manifest import CERTIFICATE_FILE, CertificateRecord
 from alora.data.conversation import Conversation
 from alora.errors import BundleError
 from alora.identity.certificate import Certificate, DtypeRecord, Environment, write_certificate
 from alora.prompt.parts import Prefix
+from alora.received import FileRecord, Folder, file_record
 from tests.unit.bundle.cases import BASE, bundle, manifest
 
 
@@ -65,6 +66,8 @@ def test_what_decides_the_answers_must_be_listed_for_its_digest_to_be_compared(n
     for file in (CONFIG_FILE, WEIGHTS_FILE):
         (tmp_path / file).write_text("{}")
     files = dict.fromkeys((CONFIG_FILE, WEIGHTS_FILE, CERTIFICATE_FILE), whole)
-    _require_files(tmp_path, replace(made, files=files))
+    _require_files(Folder(tmp_path, BundleError, ""), replace(made, files=files))
     with pytest.raises(BundleError, match=f"does not list {name}"):
-        _require_files(tmp_path, replace(made, files={file: whole for file in files if file != name}))
+        _require_files(
+            Folder(tmp_path, BundleError, ""), replace(made, files={file: whole for file in files if file != name})
+        )

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from alora.bundle.manifest import CardRecord, MoveRecord, content_digest, manifest_from_dict
+from alora.bundle.manifest import CardRecord, MoveRecord, manifest_from_dict
 from alora.errors import BundleError
 from alora.policy import Policy
+from alora.reading import content_digest
 from tests.unit.bundle.cases import manifest
 
 MOVED = {"quantization": "none", "dtype": "float32", "rows": 8, "same_verdict": 7, "largest_difference": 1.5}

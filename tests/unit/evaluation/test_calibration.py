@@ -25,7 +25,7 @@ from alora.evaluation.calibration import (
 )
 from alora.evaluation.platt import BIAS_WEIGHT, SLOPE, SLOPE_WEIGHT, fit_lines
 from alora.evaluation.resampling import draw_counts
-from alora.typed import typed
+from alora.received import decode
 from alora.verdict import Calibration, label_probabilities
 
 
@@ -312,7 +312,7 @@ def test_operating_point_is_seeded_and_reads_back():
     other = fit_operating_point(logits, label_ids, settings, seed=2)
     assert other.threshold == point.threshold
     assert (other.threshold_low, other.threshold_high) != (point.threshold_low, point.threshold_high)
-    assert typed(OperatingPoint, point.as_dict()) == point
+    assert decode(OperatingPoint, point.as_dict()) == point
     assert point.calibration == Calibration(point.temperature, point.threshold, point.bias)
     assert point.temperature != 1
     assert point.threshold_low <= point.threshold <= point.threshold_high
@@ -346,8 +346,8 @@ def test_a_dearer_miss_lowers_the_threshold_and_only_the_ratio_counts():
     assert fitted(3, 30).threshold == dear.threshold
     assert dear.costs == (1, 10)
     assert (fitted(10, None).costs, fitted(None, 10).costs) == ((10, 1), (1, 10)), "1 where none is given"
-    assert typed(OperatingPoint, dear.as_dict()) == dear
-    assert typed(OperatingPoint, json.loads(json.dumps(dear.as_dict()))) == dear
+    assert decode(OperatingPoint, dear.as_dict()) == dear
+    assert decode(OperatingPoint, json.loads(json.dumps(dear.as_dict()))) == dear
     assert dear.threshold_low <= dear.threshold <= dear.threshold_high
 
 
@@ -356,7 +356,7 @@ def test_points_of_older_bundles_are_read_and_written_as_they_were():
     assert set(point.as_dict()) == {
         "temperature", "threshold", "threshold_low", "threshold_high", "target", "target_value", "rows", "positives"
     }  # fmt: skip
-    assert typed(OperatingPoint, point.as_dict()) == point
+    assert decode(OperatingPoint, point.as_dict()) == point
 
 
 def test_a_rate_without_a_target_that_holds_one_is_refused():

@@ -19,7 +19,7 @@ from alora.evaluation.metrics import (
 )
 from alora.evaluation.records import FIGURES, Metrics
 from alora.evaluation.resampling import draw_counts
-from alora.typed import typed
+from alora.received import decode
 
 
 def rows(seed: int, size: int = 80, levels: int | None = None):
@@ -157,7 +157,7 @@ def test_no_rows():
 
 def test_as_dict_round_trip_without_nan():
     got = compute_metrics(np.zeros(6, bool), np.linspace(0, 1, 6), 0.5, resamples=20)
-    assert typed(Metrics, asdict(got)) == got
+    assert decode(Metrics, asdict(got)) == got
     assert not any(isinstance(v, float) and math.isnan(v) for e in got.figures.values() for v in vars(e).values())
 
 

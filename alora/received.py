@@ -1,0 +1,193 @@
+"""A folder or a file that somebody sent: listed once, decoded once into a frozen typed record, and trusted from there.
+
+Only plain files lie in it, of the sizes and digests that its record lists. A refusal's ``code`` is one of the four
+below.
+"""
+
+import functools
+import json
+import os
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from alora.errors import AloraError
+from alora.reading import content_digest, read_json, sha256_of
+
+DAMAGED = "DAMAGED"  # it cannot be read, or lacks something
+CHANGED = "CHANGED"  # it is not as it was written
+NEWER = "NEWER"  # another version of alora wrote it
+NOT_OURS = "NOT_OURS"  # it is something else
+SEAL = "sha256"  # the key of a record's digest of itself
+_SHOWN = 5  # problems of a record
+_SETTLED_NS = 2 * 10**9  # a file that was written to less than this ago may change again without another time
+_Kind = TypeVar("_Kind")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file: its size in bytes and the sha256 of its bytes."""
+
+    size: int
+    sha256: str
+
+
+class Folder:
+    """A folder that somebody sent, in which no link lies, so that no reader (alora's, PEFT's or vLLM's) leaves it.
+
+    It may be a link itself, being what the user named, and what huggingface_hub links to its own cache may lie in it.
+
+    Args:
+        refusal: what it is refused with.
+        remedy: what to do about it.
+        names: of the entries to look at, with all below them; none: all.
+    """
+
+    def __init__(self, path: Path, refusal: type[AloraError], remedy: str, *names: str) -> None:
+        self.path, self.refusal, self.remedy = path, refusal, remedy
+        entries = [entry for top in [path / name for name in names] or [path] for entry in _below(top, top != path)]
+        for entry in entries:
+            if entry.is_symlink() and not _in_hub_cache(entry):
+                what = "a link, and may lead to any file of yours"
+                raise refused(
+                    refusal, CHANGED, f"{entry} is {what}; put the file itself there, or get the folder again"
+                )
+        self.files = frozenset(entry.relative_to(path).as_posix() for entry in entries if entry.is_file())
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The object in its file ``name``."""
+        return read_json(self.path / name, self.refusal, self.remedy)
+
+    def record(self, kind: type[_Kind], name: str, **version: int) -> _Kind:
+        """:func:`read_record` of its file ``name``."""
+        return read_record(kind, self.path / name, self.refusal, self.remedy, **version)
+
+    def require_there(self, listed: Collection[str]) -> None:
+        """Refuse it where it lacks a file that its record lists."""
+        if missing := sorted(set(listed) - self.files):
+            raise refused(self.refusal, DAMAGED, f"{self.path} lacks {', '.join(missing)}; {self.remedy}")
+
+    def require_same(self, listed: Mapping[str, FileRecord]) -> None:
+        """Refuse it unless the files that its record lists are as they were when it was written."""
+        for name, expected in listed.items():
+            try:
+                found = file_record(self.path / name)
+            except OSError as error:
+                why = f"{self.path / name} cannot be read: {error.strerror or error}; {self.remedy}"
+                raise refused(self.refusal, DAMAGED, why) from error
+            if found != expected:
+                state = "was changed after it was written"
+                if found.size != expected.size:
+                    state = "is cut short" if found.size < expected.size else "is longer than it was written"
+                raise refused(
+                    self.refusal,
+                    CHANGED,
+                    f"{self.path / name} {state}: {found.size} bytes of sha256 {found.sha256[:12]}, {expected.size} of "
+                    f"{expected.sha256[:12]} expected; {self.remedy}",
+                )
+
+
+def file_record(file: Path) -> FileRecord:
+    """The size and digest that ``file`` has now. A process reads each file once, until it is written to."""
+    at = file.stat()
+    state = at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns
+    settled = time.time_ns() - max(at.st_mtime_ns, at.st_ctime_ns) > _SETTLED_NS
+    return FileRecord(at.st_size, _remembered(file.resolve(), state) if settled else sha256_of(file))
+
+
+@functools.lru_cache(maxsize=10_000)
+def _remembered(file: Path, _state: tuple[int, ...]) -> str:
+    return sha256_of(file)
+
+
+def read_record(kind: type[_Kind], file: Path, refusal: type[AloraError], remedy: str, **version: int) -> _Kind:
+    """The object in a JSON file as the dataclass ``kind``, one of whose fields is its ``version``.
+
+    Raises:
+        refusal: it cannot be read, is of another version, or not as ``kind`` has it.
+    """
+    content = read_json(file, refusal, remedy)
+    for name, known in version.items():
+        require_version(content, file, refusal, remedy, name, known)
+    try:
+        return decode(kind, content)
+    except TypeError as error:
+        raise refused(refusal, DAMAGED, f"{file} is damaged ({error}); {remedy}") from error
+
+
+def require_version(
+    content: Mapping[str, Any], where: object, refusal: type[AloraError], remedy: str, name: str, known: int
+) -> None:
+    """Refuse a record of another version; ``name`` is the key of the version."""
+    found = content.get(name)
+    if type(found) is not int or found != known:  # true and 1.0 equal 1
+        code = NEWER if type(found) is int and found > known else NOT_OURS
+        said = f"{name} is {str(found)[:40]}, and this alora reads {known}"
+        raise refused(refusal, code, f"{where}: {said}; install the one that wrote it, or {remedy}")
+
+
+def require_sealed(content: Mapping[str, Any], where: object, refusal: type[AloraError], remedy: str) -> None:
+    """Refuse a record that was edited after it was written, by its digest of itself."""
+    if content.get(SEAL) != content_digest(content):
+        raise refused(refusal, CHANGED, f"{where} was changed after it was written (its {SEAL} differs); {remedy}")
+
+
+def decode(kind: Any, value: Any, key: str = "") -> Any:
+    """Plain data as a ``kind``: a dataclass, a sequence or mapping with its inner kinds, a union or a JSON type.
+
+    Nothing is converted but a whole number to a float, and no key is unknown.
+
+    Raises:
+        TypeError: it is something else, with the key of each problem.
+    """
+    from pydantic import ValidationError  # a tenth of a second, which `alora --help` goes without
+
+    try:
+        return _adapter(kind).validate_json(json.dumps([value]))[0]
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False)
+        said = [f"{_dotted(key, each['loc'][1:])}: {_wanted(each)}" for each in problems[:_SHOWN]]
+        raise TypeError(", ".join(said)) from error
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    # In a tuple, because a dataclass of the standard library takes no configuration of its own.
+    wrapped: Any = tuple[kind]  # pyright: ignore[reportInvalidTypeForm]
+    return TypeAdapter(wrapped, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
+
+
+def _dotted(key: str, path: tuple[int | str, ...]) -> str:
+    inner = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return (key + inner).lstrip(".") or "it"
+
+
+def _wanted(problem: Any) -> str:
+    """What pydantic says, and the value that it says it of."""
+    if problem["type"] in ("missing", "unexpected_keyword_argument", "missing_argument"):
+        return "is missing" if "missing" in problem["type"] else "is unknown"
+    return f"{problem['msg']}, not {repr(problem['input'])[:60]}"
+
+
+def refused(refusal: type[AloraError], code: str, message: str) -> AloraError:
+    """The error, with its ``code``."""
+    error = refusal(message)
+    error.code = code
+    return error
+
+
+def _below(top: Path, itself: bool) -> list[Path]:
+    """All entries below ``top``, and itself where it is there; no link is followed."""
+    below = [Path(home) / name for home, folders, files in os.walk(top) for name in (*folders, *files)]
+    return [top, *below] if itself and os.path.lexists(top) else below
+
+
+def _in_hub_cache(link: Path) -> bool:
+    """Whether ``link`` leads to a blob of the cache of huggingface_hub in which it lies."""
+    file = Path(os.path.realpath(link))  # resolve() does not take a link to itself
+    snapshots = file.parent.parent / "snapshots"
+    return file.parent.name == "blobs" and file.is_file() and snapshots in link.parent.resolve().parents
