@@ -73,16 +73,18 @@ class Http:
             _ = urlsplit(url).port  # ValueError beyond 65535, which the system would be asked for
             answer = await self._client.request(method, url, content=content, headers=given, timeout=timeout)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-            said = " ".join(self._hidden(str(error)).split())[:300] or type(error).__name__
+            said = " ".join(hidden(str(error), self._secret).split())[:300] or type(error).__name__
             gone = Unreachable(f"{named(url)} does not answer ({said}); is the server up? alora serve starts one")
             if isinstance(error, httpx2.NetworkError | httpx2.RemoteProtocolError):  # it may be starting again
                 gone.wait = 0.0
             raise gone from None  # the cause may quote the key
         text = answer.content.decode(errors="replace")
-        return answer, text if answer.status_code == 200 else self._hidden(text)
+        return answer, text if answer.status_code == 200 else hidden(text, self._secret)
 
-    def _hidden(self, text: str) -> str:
-        return text.replace(self._secret, HIDDEN) if self._secret else text
+
+def hidden(text: str, secret: str) -> str:
+    """``text`` of a server without the key; to be called before it is cut."""
+    return text.replace(secret, HIDDEN) if secret else text
 
 
 def root(url: str) -> str:
