@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from alora.data.cells import usual_role
+from alora.data.roles import usual_role
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.transport import Full, Unreachable, named
 

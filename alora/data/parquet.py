@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from alora.data.formats import Row, class_names, shortened, with_class_names, without_nulls
+from alora.data.files import Row, class_names, shortened, with_class_names, without_nulls
 from alora.errors import DataError, one_line
 
 

@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from alora.data.formats import unique
+from alora.data.files import unique
 from alora.errors import one_line
 from alora.guard import metrics
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded

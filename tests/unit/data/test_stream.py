@@ -50,15 +50,6 @@ def test_the_first_row_of_a_known_form_decides_how_texts_are_read(tmp_path):
     assert outcomes(tmp_path / "a.jsonl") == ["COLUMN_MISSING", "ROW_KIND", "a.jsonl:3", "a.jsonl:4", "COLUMN_MISSING"]
 
 
-def test_a_lone_bracket_is_one_bad_line_and_no_array(tmp_path):
-    file = tmp_path / "a.jsonl"
-    file.write_text("\n".join(["[", row(), row(), "}"]))
-    assert outcomes(file) == ["NOT_JSON", "a.jsonl:2", "a.jsonl:3", "NOT_JSON"]
-    for array in (f"[\n{row()}\n]\n", f"[\n{row()},\n{row()}\n]", f"[\n{row()}\n,{row()}]", f"[\n\n{row()}]"):
-        file.write_text(array)
-        assert outcomes(file) == [f"a.jsonl:{1 + n}" for n in range(array.count("role"))]
-
-
 def test_lists_of_messages_line_by_line_are_rows_that_lack_their_column(tmp_path):
     talk = '[{"role": "user", "content": "Hi"}]'
     for text in (f"{talk}\n{talk}\n", f"\ufeff{talk}\n {talk}"):
