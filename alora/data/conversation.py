@@ -12,7 +12,7 @@ from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.dialects import IN_FIELDS, IN_TAGS
 from alora.data.files import CHUNK, CUT_SHORT, UTF8_BOM, Row, listed, parse_json
 from alora.data.first_rows import has, named_columns
-from alora.data.formats import FIRST, OPENAI, recognise
+from alora.data.formats import FIRST, OPENAI, PAIR, recognise
 from alora.data.messages import Conversation, Message
 from alora.data.roles import column_role, key_of
 from alora.data.sources import read_rows
@@ -70,13 +70,12 @@ class SourceReader:
         self._source, self._settings, self._notes = source, settings, notes
         rows = read_rows(source, notes)
         head = list(islice(rows, FIRST))
-        first = [row.value for row in head if isinstance(row.value, dict)]
-        self.layout = recognise(first, settings, source)
-        self.first = [row for row in head if isinstance(row.value, dict)]
+        self.first = [row.value for row in head if isinstance(row.value, dict)]
+        self.layout = recognise(self.first, settings, source)
         self._rows = chain(head, rows)
         self._before = Counter(notes)
         self._count, self._seen, self._unread = 0, set[str](), dict[str, None]()
-        self._splits, self._openers, self._whole = Counter[str](), Counter[str](), 0
+        self._splits, self._openers = Counter[str](), Counter[str]()
 
     def __iter__(self) -> Iterator[Row]:
         for row in self._rows:
@@ -143,7 +142,7 @@ class SourceReader:
 
 def unread_columns(row: Mapping[str, Any], columns: ColumnSettings) -> list[str]:
     """The columns of a row with texts that are not read."""
-    known = {*named_columns(columns), "chosen", "rejected", "system", "policy", "split"}
+    known = {*named_columns(columns), "chosen", "rejected", "system", "instructions", "policy", "split"}
     texts = [
         name for name, cell in row.items() if isinstance(name, str) and isinstance(cell, str | list | dict) and cell
     ]
@@ -163,7 +162,7 @@ def _chosen(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     rest = {key: value for key, value in row.items() if key not in ("chosen", "rejected")}
     if row.get("id") is not None:
         rest["id"] = f"{row['id']}-{name}"
-    return {**rest, "chosen|rejected": row[name], "label": name}
+    return {**rest, PAIR: row[name], "label": name}
 
 
 def _ids(value: Mapping[str, Any]) -> list[Any]:
@@ -279,7 +278,6 @@ def holds_rows(source: str, settings: DataSettings) -> bool:
         reader = SourceReader(source, settings, Counter())
     except (DataError, OSError, ValueError):
         return False  # the reader of conversations says why
-    first = [row.value for row in reader.first]
-    if not first or {"role", "from", "speaker", "type"} & first[0].keys():
+    if not reader.first or {"role", "from", "speaker", "type"} & reader.first[0].keys():
         return False
-    return any(has(row, name) for row in first for name in reader.layout.names)
+    return any(has(row, name) for row in reader.first for name in reader.layout.names)

@@ -237,10 +237,11 @@ def _is_block(part: Any) -> bool:
     return isinstance(part, dict) and ("type" in part or part.keys() == {"text"})
 
 
-def _words(value: Any) -> str:
+def _words(value: Any, depth: int = 4) -> str:
     """The text of reasoning in any of its forms."""
-    if isinstance(value, list):
-        return "\n".join(filter(None, map(_words, value)))
-    if isinstance(value, dict):
-        return _words(next((value[key] for key in ("thinking", "text", "summary", "content") if value.get(key)), ""))
+    if isinstance(value, list) and depth:
+        return "\n".join(filter(None, (_words(item, depth - 1) for item in value)))
+    if isinstance(value, dict) and depth:
+        held = next((value[key] for key in ("thinking", "text", "summary", "content") if value.get(key)), "")
+        return _words(held, depth - 1)
     return value if isinstance(value, str) else ""

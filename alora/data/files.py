@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alora.data.tables import is_turns, unwrapped
+from alora.data.tables import unwrapped
 from alora.errors import DataError
 
 SEPARATORS = (",", ";", "\t")  # of a table; its first line shows which
@@ -55,7 +55,7 @@ def read_text(path: Path, name: str, table: bool, notes: Counter[str]) -> Iterat
                     raise DataError(f"{path} is {what}")
             if table:
                 yield from _read_table(stream, name, start, notes)
-            elif start.removeprefix(UTF8_BOM).lstrip().startswith(b"[") and not _are_lines(stream):
+            elif start.removeprefix(UTF8_BOM).lstrip().startswith(b"["):
                 with io.TextIOWrapper(stream, "utf-8-sig") as text:  # type: ignore[arg-type]
                     yield from _read_array(text, name)
             elif (tables := _read_tables(stream, name)) is not None:
@@ -70,18 +70,6 @@ def read_text(path: Path, name: str, table: bool, notes: Counter[str]) -> Iterat
         raise DataError(f"{path}: its gzip data is damaged ({error}); get the file again") from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}; check the file and its permissions") from error
-
-
-def _are_lines(stream: Stream) -> bool:
-    """Whether a file that begins with a bracket holds lists line by line, and not an array of rows."""
-    first, second = stream.readline().removeprefix(UTF8_BOM).strip(), stream.readline().lstrip()
-    stream.seek(0)
-    if not (first.endswith(b"]") and second.startswith(b"[")):
-        return False
-    try:
-        return is_turns(json.loads(first))
-    except ValueError:
-        return False
 
 
 def _open(path: Path) -> Stream:
@@ -128,7 +116,7 @@ def without_nulls(value: Any, in_list: bool = False) -> Any:
     if isinstance(value, list):
         return [without_nulls(item, True) if isinstance(item, list | dict) else item for item in value]
     if in_list and isinstance(value, dict):
-        return {key: without_nulls(item, True) for key, item in value.items() if item is not None}
+        return {key: without_nulls(item, True) for key, item in value.items() if item is not None or key == "content"}
     return value
 
 
@@ -152,18 +140,9 @@ def with_class_names(row: Row, classes: Mapping[str, Sequence[str]]) -> Row:
     for column in row.value.keys() & classes:
         cell, names = row.value[column], classes[column]
         written = _CLASS_NUMBER.fullmatch(str(cell)) if isinstance(cell, str | int | float) else None
-        if written is None:
-            continue
-        number = int(written[1])
-        name = names[number] if 0 <= number < len(names) else None
-        others = {str(cell).strip(), str(number)} - {name} if name is None or isinstance(cell, str) else ()
-        if any(other in names for other in others):
-            raise DataError(
-                f"{row.where}: {column} is {shortened(cell)}, which may be the number of a class or the name of "
-                "another; rename the classes"
-            )
-        if name is not None:
-            named[column] = name
+        number = int(written[1]) if written else -1
+        if 0 <= number < len(names) and not (isinstance(cell, str) and cell.strip() in names):
+            named[column] = names[number]
     return row._replace(value=row.value | named)
 
 

@@ -11,7 +11,7 @@ from alora.data.files import unpacked
 from alora.data.roles import key_of
 from alora.data.transcripts import split
 
-LISTS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "input")
+LISTS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "input")  # an input may be any list
 TEXTS = ("text", "transcript", "conversation", "conversations", "dialogue", "dialog", "chat", "sentence", "utterance")
 ITEMS, TRANSCRIPT, TEXT = "items", "transcript", "text"  # what a column's cells are
 
@@ -49,7 +49,7 @@ class First:
         own = self._alone and key_of(name) not in (*LISTS, "transcript")  # one text may be a user's, roles and all
         if own and not self.settings.role_map:
             cells = [cell for cell in cells if not isinstance(cell, str)]
-        lists = sum(_holds_items(cell, key_of(name) in LISTS) for cell in cells)
+        lists = sum(_holds_items(cell, key_of(name) in LISTS[:-1]) for cell in cells)
         if 2 * lists > len(cells) or (name == "messages" and lists):
             return ITEMS
         texts = [cell for cell in cells if isinstance(cell, str)]

@@ -16,7 +16,8 @@ from alora.errors import DataError
 from alora.findings import ERROR, Finding
 
 FIRST = 50  # rows by which a file's format is recognised
-ASKED, REPLIES = ("prompt", "instruction", "question", "query"), ("response", "completion", "output", "answer", "reply")
+ASKED = ("prompt", "instruction", "question", "query", "request")
+REPLIES = ("response", "completion", "output", "answer", "reply")
 LABELS = ("category", "intent", "class")  # where no column is "label" and none is named
 SHARE = 4  # one of so many rows is no exception
 
@@ -49,18 +50,17 @@ class Layout:
     @property
     def pairs(self) -> bool:
         """Whether each row is two conversations, one that was chosen and one that was rejected."""
-        return self.names[-1] == _PAIR
+        return self.names[-1] == PAIR
 
     @property
     def why(self) -> str:
         """The columns, and what is in them."""
         held = {ITEMS: "messages", TRANSCRIPT: "transcripts", TEXT: "texts"}
-        names = ["chosen", "rejected"] if self.pairs else self.names
-        cells = {name: held[self.kinds.get(name, TEXT)] for name in [*self.names[:-1], *names] if name != _PAIR}
-        return f"{self.format.looks}: " + ", ".join(f"{name!r} holds {what}" for name, what in cells.items())
+        cells = {name.replace("|", "', '"): held[self.kinds.get(name, TEXT)] for name in self.names}
+        return f"{self.format.looks}: " + ", ".join(f"'{name}' holds {what}" for name, what in cells.items())
 
 
-_PAIR = "chosen|rejected"
+PAIR = "chosen|rejected"  # one column of two rows
 
 
 def _of_dialect(dialect: str) -> Callable[[First], list[str] | None]:
@@ -75,15 +75,17 @@ def _of_dialect(dialect: str) -> Callable[[First], list[str] | None]:
 
 
 def _completions(first: First) -> list[str] | None:
-    names = first.named or [first.columns[name] for name in ("prompt", "completion", "chosen", "rejected")
-                            if name in first.columns and first.kind(first.columns[name]) != TEXT]  # fmt: skip
-    keys = list(map(key_of, names))
+    """A prompt and what follows it: messages, or of preferences texts as well."""
+    names = first.named or [
+        first.columns[name] for name in ("prompt", "completion", "chosen", "rejected") if name in first.columns
+    ]
+    keys, texts = list(map(key_of, names)), any(first.kind(name) == TEXT for name in names)
     if not first.named and keys[-2:] == ["chosen", "rejected"]:
         labelled = {"label", "labels", *map(key_of, (first.settings.columns.label, first.settings.columns.labels))}
         both = not any(key_of(str(name)) in labelled for row in first.rows for name in row)
-        names, keys = ([*names[:-2], _PAIR] if both else names[:-1]), keys[:-1]
-    right = keys in (["prompt", "completion"], ["prompt", "chosen"], ["prompt", "rejected"], ["chosen"], ["rejected"])
-    return names if right and all(first.kind(name) != TEXT for name in names if name != _PAIR) else None
+        names, keys = ([*names[:-2], PAIR] if both else names[:-1]), keys[:-1]
+    right = keys in (["prompt", "chosen"], ["prompt", "rejected"], ["chosen"], ["rejected"])
+    return names if right or (keys == ["prompt", "completion"] and not texts) else None
 
 
 def _columns(first: First) -> list[str] | None:
@@ -154,7 +156,7 @@ def recognise(rows: Sequence[Mapping[str, Any]], settings: DataSettings, source:
     columns = replace(settings.columns, **_other_columns(first))
     for item in FORMATS if settings.format is None else (_BY_NAME[settings.format],):
         if names := item.find(first):
-            kinds = {name: first.kind(name) for name in names if name != _PAIR}
+            kinds = {name: first.kind(first.columns["chosen"] if name == PAIR else name) for name in names}
             if settings.format is None:
                 _require_read(first, kinds, source)
             return Layout(item, replace(columns, messages=",".join(names)), kinds, bool(first.named))
@@ -168,7 +170,7 @@ def recognise(rows: Sequence[Mapping[str, Any]], settings: DataSettings, source:
 
 def _require_read(first: First, kinds: Mapping[str, str], source: str) -> None:
     """DataError where more than a few texts have speakers who are not known."""
-    for name in (name for name, kind in kinds.items() if kind == TEXT):
+    for name in (name for name, kind in kinds.items() if kind == TEXT and name != PAIR):
         texts = [text for text in first.cells(name) if isinstance(text, str)]
         found = [names for text in texts if (names := seen(text, first.settings.role_map))]
         if len(kinds) > 1:  # a form has such lines as well

@@ -57,7 +57,6 @@ class Labels:
             text = f"{columns.labels!r} is {kind(many)}; map each policy to its label or null"
             self.findings.add("LABELS_KIND", where, text)
         elif many is not None:  # null and absent mean "not annotated"
-            self._note_lost(row, many, columns)
             return [
                 (policy, many[policy.id]) for policy in self.policies if not self.nothing(many.get(policy.id), policy)
             ]
@@ -124,21 +123,6 @@ class Labels:
                     f"{columns.label!r} says {shortened(alone)} and {columns.labels!r} says {among!r} of {policy.id!r}"
                 )
                 self.own.get(policy.id, self.findings).add("LABELS_DIFFER", where, f"{text}; remove one of them")
-
-    def _note_lost(self, row: dict[str, Any], many: Mapping[str, Any], columns: ColumnSettings) -> None:
-        """Notes on labels that ``labels`` seems to have under another spelling, or in its place ``label``."""
-        ids, named = {policy.id for policy in self.policies}, _named_policy(row, columns)
-        others = {key_of(name): name for name in many if name not in ids}
-        alone = row.get(columns.label) is not None and columns.labels == ColumnSettings.labels
-        for policy in self.policies:
-            if many.get(policy.id) is not None:
-                continue
-            if other := others.get(key_of(policy.id)):
-                text = f"{other!r} in {columns.labels!r} is not read: the policy is {policy.id!r}"
-                self.findings.notes[text] += 1
-            if alone and self._is_of(policy, named):
-                text = f"{columns.label!r} is not read next to {columns.labels!r}, which has no label of {policy.id!r}"
-                self.findings.notes[text] += 1
 
     def _is_of(self, policy: Policy, named: Any) -> bool:
         """Whether a row's one label is of ``policy``, by the policy that it ``named``, if any."""

@@ -21,10 +21,10 @@ _OPENED = re.compile(r"\s*(?:<s>|<\|begin_of_text\|>|<bos>)?\s*")
 # How turns are marked: what opens one, and what may close it.
 _MARKERS = re.compile(
     rf"<\|im_start\|>{_TURN}(?:\n|$)|<\|start_header_id\|>{_TURN}<\|end_header_id\|>|<start_of_turn>{_TURN}(?:\n|$)"
-    rf"|<\|{_TURN}\|>".replace("?P<name>", "")
+    rf"|<\|{_TURN}\|>|\[(/?INST)\]".replace("?P<name>", "")
 )
 _STYLES = {
-    "marker": (_MARKERS, re.compile(r"(?:<\|im_end\|>|<\|eot_id\|>|<end_of_turn>|<\|end\|>|</s>|<\|endoftext\|>)\s*")),
+    "marker": (_MARKERS, re.compile(r"(?:<\|im_end\|>|<\|eot_id\|>|<end_of_turn>|<\|end\|>|</?s>|<\|endoftext\|>)\s*")),
     "tag": (re.compile(rf"<{_WORD}>"), re.compile(r"</[^<>\n]{1,32}>\s*$")),
     "bracket": (re.compile(rf"{_LINE}{_STAMP}\[{_WORD}\][ \t]*[:：]?", re.MULTILINE), None),
     "heading": (re.compile(rf"{_LINE}\#{{1,6}}[ \t]+{_WORD}[ \t]*(?:[:：]|$)", re.MULTILINE), None),
@@ -51,6 +51,7 @@ _HTML = {
     "think",
 }
 _NO_NAMES = {"from", "to", "cc", "bcc", "subject", "date", "sent", "re", "fw", "note", "ps", "end", "endoftext"}
+_INST = {"INST": "user", "/INST": "assistant"}
 _WORDS = 4  # of a speaker's name, and no sentence
 
 
@@ -96,5 +97,5 @@ def _name(match: re.Match[str]) -> str:
 
 
 def _role(style: str, name: str, role_map: Mapping[str, str]) -> str | None:
-    known = role_of(name, role_map) if style == "marker" else speaker_role(name, role_map)
+    known = role_of(name, role_map) or _INST.get(name) if style == "marker" else speaker_role(name, role_map)
     return known or role_map.get("*")

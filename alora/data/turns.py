@@ -145,7 +145,7 @@ class _Cell:
 
 def _system_first(row: Mapping[str, Any], items: Items, layout: Layout, findings: Findings, where: str) -> None:
     """Put the row's ``system`` before its messages, where Anthropic, Bedrock and LLaMA-Factory have it."""
-    keys = ("system", "instructions") if layout.format.name == "responses" else ("system",)
+    keys = ("system", "instructions") if "input" in layout.names else ("system",)
     known = named_columns(layout.columns)
     names = [name for name in row if isinstance(name, str) and key_of(name) in keys and row[name] and name not in known]
     if not names:

@@ -26,6 +26,7 @@ TRANSCRIPTS = {
     "<|start_header_id|>user<|end_header_id|>\n\nWhere is order 7?<|eot_id|>",
     "Gemma": "<start_of_turn>user\nWhere is order 7?<end_of_turn>\n<start_of_turn>model\nOn Monday.<end_of_turn>\n"
     "<start_of_turn>user\nWhere is order 7?<end_of_turn>",
+    "Mistral": "<s>[INST] Where is order 7? [/INST] On Monday.</s><s>[INST] Where is order 7? [/INST]",
     "brackets": "[Customer] Where is order 7?\n[Agent] On Monday.\n[Customer] Where is order 7?",
     "headings": "### User\nWhere is order 7?\n\n### Agent\nOn Monday.\n\n### User\nWhere is order 7?",
     "lines": "Customer: Where is order 7?\nAgent: On Monday.\nCustomer: Where is order 7?",
@@ -84,7 +85,9 @@ def test_c2_what_was_chosen_and_what_was_rejected_are_two_rows(tmp_path):
     label_map = {"chosen": "ok", "rejected": "violation"}
     wanted = [([("user", "Hi"), ("assistant", "Good.")], "ok"), ([("user", "Hi"), ("assistant", "Bad.")], "violation")]
     implicit = {"chosen": asked + chosen, "rejected": asked + rejected}
-    for row in (both, implicit):
+    texts = {"prompt": "Hi", "chosen": "Good.", "rejected": "Bad."}
+    spoken = {name: f"\n\nHuman: Hi\n\nAssistant: {text}" for name, text in (("chosen", "Good."), ("rejected", "Bad."))}
+    for row in (both, implicit, texts, spoken):
         found = read(jsonl(tmp_path, row), label_map=label_map)
         assert [(said(one.conversation), one.labels["p"]) for one in found] == wanted
     assert codes(jsonl(tmp_path, both)) == {"LABEL_UNKNOWN": 1} | {"LABEL_UNKNOWN": 1}

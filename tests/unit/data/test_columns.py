@@ -136,6 +136,14 @@ def test_cells_of_lists_that_are_no_messages_are_refused(tmp_path, cell):
     assert codes(jsonl(tmp_path, *[{"conversation": cell, "label": "ok"}] * 3)) == {"MESSAGE_KIND": 3}
 
 
+def test_an_input_that_is_a_list_is_a_text():
+    for asked in (
+        {"instruction": "Sort.", "input": "[3, 1]", "output": "[1, 3]"},
+        {"input": "[3, 1]", "output": "[1, 3]"},
+    ):
+        assert read_one(asked)[0].messages[-1] == Message("assistant", "[1, 3]")
+
+
 def own(text, label=None, **more):
     """A row as ``alora label`` writes it, with what somebody filled in."""
     verdicts = {"p": {"why": "uncertain", "label": "ok", "probability": 0.5}}

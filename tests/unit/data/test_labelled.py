@@ -329,22 +329,6 @@ def test_a_policy_column_in_other_capitals_is_one(tmp_path):
     assert [item.labels for item in rows] == [{"q": "violation"}, {"p": "ok"}]
 
 
-def test_labels_that_are_not_read_are_noted(tmp_path):
-    findings = Findings()
-    labels = ({}, {"p": "ok"}, {"P": "ok"}, {"p": None, "P": "ok"}, {"q": "ok"})
-    rows = [row(str(number), labels=of) for number, of in enumerate(labels)]
-    rows += [row("none", None, labels={}), row("theirs", policy="q", labels={})]
-    read_multilabelled(jsonl(tmp_path, *rows), DataSettings(), [POLICY], findings=findings)
-    assert findings.notes == {
-        "'label' is not read next to 'labels', which has no label of 'p'": 4,
-        "'P' in 'labels' is not read: the policy is 'p'": 2,
-    }
-    findings = Findings()
-    rows = [row("a", policy="q", labels={"p": "ok"}), row("b", policy="p", labels={"p": "ok"})]
-    read_multilabelled(jsonl(tmp_path, *rows), DataSettings(), [POLICY, OTHER], findings=findings)
-    assert findings.notes == {"'label' is not read next to 'labels', which has no label of 'q'": 1}
-
-
 @pytest.mark.parametrize(
     "of", [{"labels": {"p": "ok"}, "verdicts": {}}, {"label": "ok", "policy": "p", "generated": {}}]
 )
