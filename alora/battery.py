@@ -15,8 +15,8 @@ from alora.bundle.named import open_artifact
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.client.engine import Engine
 from alora.config.schema import BaseSettings
-from alora.data.cells import kind
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
+from alora.data.files import kind
 from alora.errors import AdapterError, AloraError, ConfigError, DataError
 from alora.evaluation.predict import answers
 from alora.prefix.scorer import Scorer

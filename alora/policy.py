@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -144,6 +145,12 @@ def _of_file(file: str, ids: Sequence[str]) -> list[Policy]:
     return [known[name] for name in wanted]
 
 
+def note_unread_keys(policies: Sequence[Policy], notes: Counter[str]) -> None:
+    """Count in ``notes`` the keys of policies that alora does not know."""
+    text = "alora reads no key {!r} of a policy; notes of your own go under 'metadata'"
+    notes.update(text.format(key) for policy in policies for key in policy.unread)
+
+
 def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Policy]:
     """The policies of a YAML (or JSON) file: one mapping, a list of them, or a mapping with ``policies``.
 
@@ -201,7 +208,11 @@ def policy_from_mapping(mapping: Any, where: str) -> Policy:
 
 
 def _labels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
-    if isinstance(value, list) and len(value) == len(DEFAULT_LABELS):
+    if (
+        isinstance(value, list)
+        and len(value) == len(DEFAULT_LABELS)
+        and not any(isinstance(text, list | dict) for text in value)
+    ):
         value = dict(zip(value, DEFAULT_LABELS.values(), strict=True))
     if not isinstance(value, Mapping):
         raise PolicyError(f"{where}: 'labels' is {_kind(value)}; map each label to its answer word, positive first")

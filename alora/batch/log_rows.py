@@ -12,6 +12,7 @@ from alora.data.conversation import Conversation, LabelledConversation, Rejected
 from alora.errors import DataError
 from alora.findings import Findings
 
+READING = ("columns", "format", "role_map", "reasoning", "skip_media")  # of data's settings
 Row = tuple[Any, LabelledConversation | Rejected]  # its value, and what became of it
 
 
@@ -97,7 +98,7 @@ def time_of(value: Any, settings: DataSettings) -> str | None:
 
 def reading(settings: DataSettings) -> dict[str, Any]:
     """How rows are read, as plain JSON: kept with their verdicts, for those who read the same rows later."""
-    return {name: value for name, value in asdict(settings).items() if name in ("columns", "role_map", "skip_media")}
+    return {name: value for name, value in asdict(settings).items() if name in READING}
 
 
 def _of_defaults(given: object, usual: object, kept: Mapping[str, Any]) -> dict[str, Any]:

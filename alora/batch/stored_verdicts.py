@@ -42,6 +42,8 @@ class _Reading:
     columns: ColumnSettings
     role_map: dict[str, str]
     skip_media: bool
+    format: str | None = None
+    reasoning: str = "leave_out"
 
 
 @dataclass(frozen=True)

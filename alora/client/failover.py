@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from alora.data.roles import usual_role
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.transport import Full, Unreachable, named
 
@@ -22,7 +23,7 @@ def session_id(messages: Sequence[Mapping[str, Any]], tenant: str | None = None)
 
     The opening ends with the first message that is not a system message, which an app's conversations share.
     """
-    roles = (str(message.get("role", message.get("from"))).lower() for message in messages)
+    roles = (usual_role(str(message.get("role", message.get("from")))) for message in messages)
     length = next((n for n, role in enumerate(roles, 1) if role not in ("system", "developer")), len(messages))
     first = json.dumps([tenant, *messages[:length]], sort_keys=True, default=str)
     return hashlib.blake2b(first.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

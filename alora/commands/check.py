@@ -3,9 +3,10 @@
 With ``policies=[...]`` it looks at a battery: one file per policy (``%policy%``) or rows of all of them.
 """
 
+import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,16 +29,17 @@ from alora.data.check import (
     check_duplicates,
     check_roles,
     check_turns,
-    check_unsplit,
     count_labels,
     describe_positive,
 )
+from alora.data.conversation import Look, look
 from alora.data.held_out import fold_rows, hold_out
-from alora.data.labelled import read_labelled
-from alora.data.splits import data_settings, merge_rows, read_policy_rows, source_of
+from alora.data.labelled import read_labelled, read_multilabelled
+from alora.data.sources import each
+from alora.data.splits import data_settings, merge_rows, read_policy_rows, source_for, source_of
 from alora.errors import AloraError, DataError, first_line
 from alora.findings import ERROR, WARNING, Finding, Findings, as_lines
-from alora.policy import Policy, load_policies
+from alora.policy import Policy, load_policies, note_unread_keys
 from alora.prompt.check import TokenLengths, check_prompts
 from alora.prompt.render import Renderer
 
@@ -86,6 +88,7 @@ class _Check:
     notes: Counter[str] = field(default_factory=Counter)
     policies: list[Policy] = field(default_factory=list)
     splits: dict[str, Rows] = field(default_factory=dict)
+    looks: dict[str, Look] = field(default_factory=dict)  # by source
     lengths: dict[str, TokenLengths] = field(default_factory=dict)
     unusable: set[str] = field(default_factory=set)  # policies with labels that cannot be read
 
@@ -105,16 +108,16 @@ class _Check:
         """Policies, and the rows of each split that can be read; validation rows held out as a run would."""
         recipe, data = self.recipe, self.recipe.data
         self.policies = self.attempt("policy", lambda: load_policies(recipe.policy, recipe.policies)) or []
-        self.findings += _unread_keys(self.policies)
+        note_unread_keys(self.policies, self.notes)
         for policy in self.policies:
             if not policy.rule.strip():
                 text = "has no rule, which the comparison with a prompt, a judge and alora generate read"
                 self.notes[f"policy {policy.id!r} {text}"] += 1
         for name in SPLITS if self.policies else ():
-            if getattr(data, name) is not None and (rows := self.attempt(name, partial(self._split, name))):
+            if source_for(data, name) is not None and (rows := self.attempt(name, partial(self._split, name))):
                 self.splits[name] = rows
         self.policies = [policy for policy in self.policies if policy.id not in self.unusable]
-        if data.validation is None and "train" in self.splits:
+        if data.validation is None and "validation" not in self.splits and "train" in self.splits:
             folded = fold_rows(self.splits["train"], data_settings(recipe).folds)
             if sides := self.attempt("validation", lambda: hold_out(folded, data.validation_share)):
                 held = {"validation": sides[1]} if sides[1] else {}
@@ -128,10 +131,16 @@ class _Check:
 
     def _split(self, name: str) -> Rows:
         found, data = Findings(self.notes), self.recipe.data
-        source = getattr(data, name)
+        source = source_for(data, name)
+        assert source is not None
+        for file in each(source_of(source, self.policies[0])):
+            with contextlib.suppress(DataError):  # which reading it whole tells
+                self.looks[file] = self.looks.get(file) or look(file, data)
         if not self.battery:  # what is wrong with the only policy's labels is the source's fault
-            return read_labelled(source_of(source, self.policies[0]), data, self.policies[0], found)
-        rows, unusable = read_policy_rows(source, data, self.policies, found)
+            if getattr(data, name) is None:  # its rows by data.columns.split, if there are some
+                return read_multilabelled(source, data, self.policies, {}, found, name)
+            return read_labelled(source_of(source, self.policies[0]), data, self.policies[0], found, name)
+        rows, unusable = read_policy_rows(source, data, self.policies, found, name)
         for policy, error in unusable.items():
             self.findings += _findings(f"{policy}: {name}", error)
         self.unusable |= unusable.keys()
@@ -140,11 +149,10 @@ class _Check:
     def rows(self) -> None:
         """Balance of each policy's rows; duplicates and leakage among them, or, in a shared file, among all rows."""
         self.findings += check_turns(self.splits)
-        self.findings += [finding for name, rows in self.splits.items() for finding in check_unsplit(name, rows)]
-        data, read = self.recipe.data, [row for rows in self.splits.values() for row in rows]
+        data = self.recipe.data
         whole = all(name in self.splits for name in SPLITS if getattr(data, name) is not None)
         if self.splits and whole and not self.unusable:  # a role may be of rows that could not be read
-            self.findings += check_roles(data.role_map, read, self.notes)
+            self.findings += check_roles(data.role_map, self.notes)
         own_files = any(POLICY_PLACE in str(getattr(data, name)) for name in SPLITS)
         for policy in self.policies:
             mine = {name: [row for row in rows if policy.id in row.labels] for name, rows in self.splits.items()}
@@ -212,13 +220,18 @@ class _Check:
                 "tokens": asdict(self.lengths[name]) if name in self.lengths else None,
             }
         findings = [asdict(finding) for finding in self.findings]
-        return {"ready": True, "findings": findings, "splits": summary, "notes": dict(self.notes)}
+        formats = {source: asdict(found) for source, found in self.looks.items()}
+        return {"ready": True, "findings": findings, "splits": summary, "notes": dict(self.notes), "formats": formats}
 
     def _count(self, rows: Rows) -> int:
         return len(merge_rows(rows)) if self.battery else len(rows)
 
     def show(self) -> None:
-        """Notes, findings, and a table of the splits."""
+        """How each source is read, notes, findings, and a table of the splits."""
+        for source, found in self.looks.items():
+            say(f"{source} is read as {found.format} ({found.why}); data.format=NAME reads it as another")
+            for row in found.rows:
+                say(f"  {row}")
         for line in as_lines(self.notes):
             say(line)
         for finding in self.findings:
@@ -253,12 +266,6 @@ class _Check:
     def _policy_row(self, policy: Policy) -> list[str]:
         counts = [" / ".join(map(str, count_labels(rows, policy).values())) for rows in self.splits.values()]
         return [policy.id, " / ".join(policy.labels), *counts]
-
-
-def _unread_keys(policies: Iterable[Policy]) -> list[Finding]:
-    keys = Counter(key for policy in policies for key in policy.unread)
-    text = "alora reads no key {!r} ({} policies have it); notes go under 'metadata'"
-    return [Finding(WARNING, "POLICY_KEY_UNREAD", "policy", text.format(key, count)) for key, count in keys.items()]
 
 
 def _findings(where: str, error: AloraError) -> list[Finding]:

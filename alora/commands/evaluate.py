@@ -91,7 +91,7 @@ def run(recipe: Recipe) -> int:
 
 
 def _rows(source: Source | None, data: DataSettings, policies: Sequence[Policy]) -> tuple[Rows, LeftOut]:
-    return ([], LeftOut()) if source is None else read_shared_rows(source, data, policies)
+    return ([], LeftOut()) if source is None else read_shared_rows(source, data, policies, use="train")
 
 
 def _training_rows(

@@ -113,7 +113,7 @@ def _validation_rows(
         unknown = data.train and f"; which rows of data.train={named(data.train)} it was trained on, only its run knows"
         raise ConfigError(f"there are no rows to fit a threshold to; add data.validation=FILE.jsonl{unknown or ''}")
     else:
-        rows, unread = read_noted(data.validation, data, [bundle.policy for bundle in bundles])
+        rows, unread = read_noted(data.validation, data, [bundle.policy for bundle in bundles], "validation")
         known = known_of_run(artifact, rows, calibrated=False)
         note_leak(known, rows, wanted, "a threshold that is fitted to them is too sure of itself")
     for name in sorted(unread.keys() & wanted):

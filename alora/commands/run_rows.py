@@ -15,7 +15,7 @@ from alora.data.conversation import LabelledConversation
 from alora.data.digests import rows_digest
 from alora.data.held_out import fold_rows, hold_out
 from alora.data.sources import Source, named
-from alora.data.splits import data_settings, known_rows, read_shared_rows
+from alora.data.splits import data_settings, known_rows, read_shared_rows, source_for
 from alora.errors import AloraError, ConfigError, DataError, LeftOut, first_line
 from alora.findings import Findings, as_lines
 from alora.notes import note
@@ -103,15 +103,16 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
     if not known.keys() >= set(claim.policies):  # some were left out, and their rows were held out all the same
         known = {policy.id: policy for policy in load_policies(run.policy, run.policies)}
     policies = [known[name] for name in claim.policies if name in known]  # without one, the rows are others
-    rows, unread = read_shared_rows(data.train, data, policies, data.weights)
-    rows, held = [row for row in rows if row.labels], []
-    if data.validation is None:
+    rows, unread = read_shared_rows(data.train, data, policies, data.weights, use="train")
+    rows, held, given = [row for row in rows if row.labels], [], []
+    if validation := source_for(data, "validation"):
+        with contextlib.suppress(AloraError):
+            given = [row for row in read_shared_rows(validation, data, policies, use="validation")[0] if row.labels]
+    if data.validation is None and not given:
         rows, held = hold_out(fold_rows(rows, data_settings(run).folds), data.validation_share)
     digests = {"train rows": rows_digest(rows)} | ({"validation rows": rows_digest(held)} if held else {})
-    if data.validation is not None:
-        with contextlib.suppress(AloraError):
-            given = [row for row in read_shared_rows(data.validation, data, policies)[0] if row.labels]
-            held = given if claim.inputs.get("validation rows") == rows_digest(given) else []
+    if given:
+        held = given if claim.inputs.get("validation rows") == rows_digest(given) else []
     if any(claim.inputs.get(name) != digest for name, digest in digests.items()):
         error = RowsChanged(
             f"the rows of {named(data.train)} are not those that {artifact.run} was trained on: the file, or how alora "
@@ -128,10 +129,12 @@ def note_reading(notes: Mapping[str, int]) -> None:
         note(line)
 
 
-def read_noted(source: Source, data: DataSettings, policies: Sequence[Policy]) -> tuple[Rows, LeftOut]:
+def read_noted(
+    source: Source, data: DataSettings, policies: Sequence[Policy], use: str = "test"
+) -> tuple[Rows, LeftOut]:
     """As :func:`alora.data.splits.read_shared_rows`; the notes on how rows were read are printed."""
     findings = Findings()
-    rows, left_out = read_shared_rows(source, data, policies, findings=findings)
+    rows, left_out = read_shared_rows(source, data, policies, findings=findings, use=use)
     note_reading(findings.notes)
     return rows, left_out
 

@@ -21,8 +21,7 @@ from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.run_rows import note_reading, settings_as_trained
 from alora.commands.score_logs import score_logs
 from alora.config.schema import DataSettings, Recipe
-from alora.data.columns import holds_rows
-from alora.data.conversation import LabelledConversation, read_conversation, stream_conversations
+from alora.data.conversation import LabelledConversation, holds_rows, read_conversation, stream_conversations
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
 from alora.errors import ConfigError, RunError
 from alora.notes import note

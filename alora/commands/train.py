@@ -42,7 +42,7 @@ from alora.identity.certificate import Certificate, read_certificate, write_cert
 from alora.identity.certify import certify
 from alora.layout import POLICIES, TRAINING, link_only
 from alora.notes import note
-from alora.policy import Policy, load_policies
+from alora.policy import Policy, load_policies, note_unread_keys
 from alora.probes import probe_conversations
 from alora.prompt.render import Prompt, Renderer
 from alora.tracking import Tracking, require_tracking, start_tracking
@@ -65,6 +65,7 @@ def run(recipe: Recipe) -> int:
         recipe, base = _generate(recipe, processes)
     policies = load_policies(recipe.policy, recipe.policies)
     notes = Counter[str]()
+    note_unread_keys(policies, notes)
     splits, left_out = read_splits(data_settings(recipe), policies, notes)
     conversation = None if recipe.conversation is None else read_conversation(recipe.conversation, recipe.data)
     with RunFolder(recipe, writes=processes.first) as folder:

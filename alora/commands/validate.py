@@ -110,7 +110,7 @@ def _prompts(recipe: Recipe, artifact: Artifact, subject: Subject, base: LoadedB
         raise ConfigError("data.test is given without the policy of its labels; add policy.file=FILE, or leave it out")
     else:
         source = source_of(recipe.data.test, subject.policy)
-        rows = read_labelled(source, settings_as_trained(recipe, artifact), subject.policy)
+        rows = read_labelled(source, settings_as_trained(recipe, artifact), subject.policy, use="test")
         conversations = [row.conversation for row in rows[:count]]
     return subject.prompts(base, conversations)
 

@@ -15,6 +15,7 @@ from alora.config.setting import is_scorer, is_server, names_a_folder, section, 
 OPEN_DICTIONARIES = ("data.label_map", "data.role_map", "policy.labels", "base.template_kwargs")
 
 ROLES = ("system", "user", "assistant", "tool")  # of a turn
+FORMATS = ("responses", "anthropic", "sharegpt", "prompt_completion", "openai", "columns", "transcript", "text")
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 MOST_RANK = 512  # the largest that vLLM serves
 ALL_LINEAR = "all-linear"  # as PEFT has it: every linear layer but the output layer
@@ -100,6 +101,8 @@ class ColumnSettings:
     labels: str = setting("labels", "of several: {policy: label}")
     id: str = setting("id", "names a row in reports")
     group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")
+    split: str | None = setting(None, "train, validation or test: each takes its own rows of a file",
+                                of=(*_WITH_LABELS,))  # fmt: skip
     time: str | None = setting(None, "kept next to the verdicts, for rates over time", of=("score", "report", "label"))
 
 
@@ -127,8 +130,19 @@ class DataSettings:
     )  # fmt: skip
     validation_share: float = setting(0.15, "of each label, by a hash of each text, where there are no folds", above=0,
                                       below=1, of=(*_TRAINING, "generate"))  # fmt: skip
-    label_map: dict[str, str] = setting({}, "label in the data → label of the policy", of=_WITH_LABELS)
-    role_map: dict[str, str] = setting({}, "role in the data → role; human, gpt and their like need no entry")
+    format: str | None = setting(None, "how rows hold a conversation; null: recognised by the first 50 of each file",
+                                 choices=FORMATS)  # fmt: skip
+    label_map: dict[str, str] = setting({}, 'label in the data → label of the policy; "*": every other value',
+                                        of=_WITH_LABELS)  # fmt: skip
+    label_turn: str = setting("none", "last: the last turn is the label, and no part of the conversation",
+                              choices=("none", "last"), of=_WITH_LABELS)  # fmt: skip
+    unlabelled: str = setting("refuse", "rows without a label (blank, N/A, nan, None)", choices=("refuse", "leave_out"),
+                              of=_WITH_LABELS)  # fmt: skip
+    role_map: dict[str, str] = setting(
+        {}, 'role or speaker in the data → role; human, gpt, agent and their like need no entry; "*": any other speaker'
+    )
+    reasoning: str = setting("leave_out", "of the assistant, in <think> tags, fields or blocks",
+                             choices=("leave_out", "read", "refuse"))  # fmt: skip
     skip_media: bool = setting(False, "leave images, audio, files and unknown keys out instead of refusing the row")
     skip_empty: bool = setting(False, "leave out rows without any text instead of refusing them",
                                of=_WITH_LABELS)  # fmt: skip

@@ -2,14 +2,16 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, combinations
 
-from alora.data.cells import COLON, GATHER, INDENT, NAME_WORDS, STAMP, listed, role_note, usual_role, words_of
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.digests import digest, text_digest
-from alora.data.formats import shortened
+from alora.data.files import listed
+from alora.data.formats import SHARE
+from alora.data.roles import role_note
 from alora.data.splits import LEAST_ROWS, too_few
+from alora.data.transcripts import seen
 from alora.findings import ERROR, WARNING, Finding
 from alora.policy import Policy
 
@@ -17,16 +19,6 @@ FEW_ROWS = 8  # of one label: below this a metric is noise
 LEAST_POSITIVES = 10  # rows that a threshold is fitted on
 RARE_SHARE = 0.05
 MORE_POSITIVES = "label more, raise data.validation_share, or give data.validation"
-# Letters may be of several characters, not all of which are \w.
-_NAME = r"[^\W_](?:[^\n:：!-,/;-@\[-^`{-~]{0,29}[^\s:：!-,/;-@\[-`{-~])?"
-_SPEAKER = re.compile(
-    rf"^{INDENT}{STAMP}(?:[^\w\n:-]|_){{0,4}}({_NAME})[*_\]]{{0,2}}{COLON}(?!//)", re.MULTILINE
-)  # "Agent:", "### Agent:", "**Agent**:"
-_BREAK = re.compile(r"<br\s{0,2}/?>|[\r\x0b\x0c\x85\u2028\u2029]", re.IGNORECASE)  # of a line, for some
-# Words of names that a form or a passage has hardly.
-_REPLYING = {"assistant", "agent", "bot", "chatbot", "ai", "gpt", "support", "operator", "rep", "advisor"}
-_COLUMNS = f"{GATHER}, or into one text where a line with its speaker opens every turn, for data.role_map to split"
-_SHARE = 4  # one of so many rows of a file is no exception
 _NOT_LETTERS = re.compile(r"[\W\d_]+")
 
 Rows = Sequence[LabelledConversation]
@@ -43,7 +35,7 @@ def check_balance(name: str, rows: Rows, policy: Policy, needed: bool) -> list[F
             findings.append(Finding(ERROR if needed else WARNING, "LABEL_ABSENT", name, text))
         elif calibrates and label == policy.positive and count < LEAST_POSITIVES:
             text = f"{count} of {len(rows)} rows are {label!r}, a threshold needs {LEAST_POSITIVES}; {MORE_POSITIVES}"
-            findings.append(Finding(ERROR, "FEW_POSITIVES", name, text))
+            findings.append(Finding(WARNING, "FEW_POSITIVES", name, text))
         elif count < FEW_ROWS or count / len(rows) < RARE_SHARE:
             text = f"only {count} of {len(rows)} rows are {label!r}; figures for it will be rough, add rows"
             findings.append(Finding(WARNING, "FEW_ROWS", name, text))
@@ -59,105 +51,41 @@ def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
 
 
 def check_turns(splits: Mapping[str, Rows]) -> list[Finding]:
-    """Rows that are one message that reads as a transcript, or have one in their first text column, and are no
-    exceptions among a policy's rows of a file: an app sends such turns with roles, so in other tokens."""
-    found = []
-    for by_column in (True, False):
-        speaking = list[tuple[list[tuple[str, ...]], LabelledConversation, Collection[str]]]()
-        all_rows, with_names = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
-        for name, rows in splits.items():
-            for row in rows:
-                file = row.where.rpartition(":")[0]
-                keys = [(name, file, policy) for policy in row.labels] or [(name, file)]
-                all_rows.update(keys)
-                if names := _several(row, by_column):
-                    with_names.update(keys)
-                    speaking.append((keys, row, names))
-        shared = {key for key, count in with_names.items() if count * _SHARE > all_rows[key]}
-        if doubtful := [(row, names) for keys, row, names in speaking if not shared.isdisjoint(keys)]:
-            where = ", ".join(name for name in splits if any(key[0] == name for key in shared))
-            found.append(Finding(WARNING, "TRANSCRIPT", where, _transcripts(doubtful, by_column)))
-    return found
-
-
-def _transcripts(doubtful: Sequence[tuple[LabelledConversation, Collection[str]]], by_column: bool) -> str:
-    """What is said of such rows: a map of speakers where most of them have the same, and the texts may be split."""
-    counted = Counter(chain.from_iterable(names for _, names in doubtful)).most_common(4)
-    common = sorted(name for name, times in counted if times > len(doubtful) / 2)
-    lines = " and ".join(f"'{name}:'" for name in common)
-    if len(common) < 2:
-        lines = f"several speakers, others in each, such as {listed(name for name, _ in counted[:3])}"
-    kind = (
-        f"have lines of {lines} in their first text column" if by_column else f"are one message with lines of {lines}"
-    )
-    places = {row.where for row, _ in doubtful}  # one on both sides of a split is one
-    text = f"{len(places)} rows {kind} ({doubtful[0][0].where}), and an app sends turns; if these are turns"
-    if by_column or len(common) < 2:
-        return f"{text}, {_COLUMNS}"
-    roles = ", ".join(f"{name}: {usual_role(name) or 'ROLE'}" for name in common)
-    said = f"say who speaks, and leave out what is no speaker: 'data.role_map={{{roles}}}'"
-    return f"{text}, {said}, which splits texts; of a list of one message make a list of its turns"
-
-
-def check_unsplit(name: str, rows: Rows) -> list[Finding]:
-    """Rows where a speaker of ``data.role_map`` stands within another's message: no share of them is what was meant."""
-    groups = [
-        [row for row in rows if row.conversation.unsplit and row.conversation.by_column == by] for by in (False, True)
-    ]
-    return [_unsplit(name, found, len(rows)) for found in groups if found]
-
-
-def _unsplit(name: str, unsplit: Rows, count: int) -> Finding:
-    first, speaker = unsplit[0], unsplit[0].conversation.unsplit[0]
-    texts = "\n".join(message.content for message in first.conversation.messages)
-    place = re.search(rf"(?<!\w){re.escape(speaker)}(?={COLON})", texts)
-    around = texts[: place.end() + 1 if place else 0][-32:]
-    rule = (
-        "a text is split where a line opens with a speaker of data.role_map, spelt so, a time stamp before it or not, "
-        "if its first line does"
-    )
-    mend = "put line breaks before the speakers, cut what stands there, or name who speaks there"
-    if first.conversation.by_column:
-        rule, mend = "a text next to others of its row is not split by data.role_map", f"if these are turns, {_COLUMNS}"
-    found = f"{len(unsplit)} of {count} rows have '{speaker}:' within a message"
-    text = f"{found}: {rule}; here {shortened(around)} ({first.where}); {mend}"
-    return Finding(WARNING, "TRANSCRIPT", name, text)
-
-
-def _several(row: LabelledConversation, by_column: bool) -> Collection[str]:
-    """Several speakers in a row's text, one of whom replies where it is a column; none for the rows of
-    :func:`check_unsplit`."""
-    if row.conversation.unsplit or row.conversation.by_column != by_column:
-        return ()
-    names = [name for name in _speakers(row) if len(name.split()) <= NAME_WORDS]
-    replying = not by_column or not _REPLYING.isdisjoint(chain(*map(words_of, names)))
-    return names if len(names) > 1 and replying else ()
-
-
-def _speakers(row: LabelledConversation) -> Collection[str]:
-    """The names with which lines open of a row's only message, or of its first text column."""
-    messages = [message for message in row.conversation.messages if message.role != "system"]
-    if not messages or (len(messages) > 1 and not row.conversation.by_column):
-        return ()
-    return dict.fromkeys(_SPEAKER.findall(_BREAK.sub("\n", messages[0].content)))
-
-
-def check_roles(role_map: Mapping[str, str], rows: Rows, notes: Iterable[str]) -> list[Finding]:
-    """Names of ``role_map`` that no turn has, by the ``notes`` on all ``rows``; a role's own name is noted nowhere."""
-    known = set(notes)
-    unused = [name for name, role in role_map.items() if name != role and role_note(name, role) not in known]
-    if not unused:
+    """Rows that are one message that reads as a transcript, and are no exceptions among a policy's rows of a file: an
+    app sends such turns with roles, so in other tokens."""
+    speaking = list[tuple[set[tuple[str, ...]], LabelledConversation, Mapping[str, str | None]]]()
+    all_rows, with_names = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for name, rows in splits.items():
+        for row in rows:
+            file = row.where.rpartition(":")[0]
+            keys = {(name, file, policy) for policy in row.labels} or {(name, file)}
+            all_rows.update(keys)
+            said = [message for message in row.conversation.messages if message.role != "system"]
+            if len(said) == 1 and (names := seen(said[0].content, {})):
+                with_names.update(keys)
+                speaking.append((keys, row, names))
+    shared = {key for key, count in with_names.items() if count * SHARE > all_rows[key]}
+    doubtful = [(row, names) for keys, row, names in speaking if keys & shared]
+    if not doubtful:
         return []
-    roles = {message.role for row in rows for message in row.conversation.messages}
-    found = [f"roles {', '.join(sorted(roles))}", *sorted(note for note in known if note.startswith("role "))]
-    may_split = [row for row in rows if not row.conversation.by_column]
-    if speakers := [name for name, _ in Counter(chain(*map(_speakers, may_split))).most_common(4)]:
-        found.append(f"texts with lines of {listed(speakers)}, which are turns only if the first line is of role_map")
-    unsplit = {name for row in rows for name in row.conversation.unsplit}
-    if spelt := [name for name in unused if name in unsplit]:
-        found.append(f"messages with {listed(spelt)} within them (TRANSCRIPT)")
-    mend = "; correct it or leave it out" if len(spelt) < len(unused) else ""
-    text = f"no turn is of {listed(unused)}{mend}; found: {'; '.join(found)}"
+    places = len({row.where for row, _ in doubtful})  # one on both sides of a split is one
+    names = listed(name for name, _ in Counter(chain.from_iterable(names for _, names in doubtful)).most_common(4))
+    text = (
+        f"{places} rows are one message with lines or tags of {names} ({doubtful[0][0].where}), and an app sends turns"
+    )
+    mend = "if these are turns, make a message of each, or give the text in a column, which data.role_map splits"
+    where = ", ".join(name for name in splits if any(key[0] == name for key in shared))
+    return [Finding(WARNING, "TRANSCRIPT", where, f"{text}; {mend}")]
+
+
+def check_roles(role_map: Mapping[str, str], notes: Iterable[str]) -> list[Finding]:
+    """Names of ``role_map`` that no turn has, by the ``notes`` on all rows; a role's own name is noted nowhere."""
+    known = set(notes)
+    names = [name for name, role in role_map.items() if name not in (role, "*") and role_note(name, role) not in known]
+    if not names:
+        return []
+    found = "; ".join(sorted(note for note in known if note.startswith("role "))) or "no other name"
+    text = f"no turn is of {listed(names)}; correct it or leave it out; found: {found}"
     return [Finding(WARNING, "ROLE_UNUSED", "data.role_map", text)]
 
 

@@ -1,23 +1,33 @@
-"""Conversations: the typed rows, and how the rows of any source become them."""
+"""Conversations from the rows of any source, in the format that its first rows have."""
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import listed, note_unspoken, unpacked
-from alora.data.columns import LISTS, find_columns, note_unread, own_columns, require_seen, with_first_rows
-from alora.data.formats import CUT_SHORT, parse_json
-from alora.data.messages import Conversation, Message, conversation_of
-from alora.data.openers import Openers
+from alora.data.dialects import IN_FIELDS, IN_TAGS
+from alora.data.files import CHUNK, CUT_SHORT, UTF8_BOM, Row, listed, parse_json
+from alora.data.first_rows import has, named_columns
+from alora.data.formats import FIRST, OPENAI, PAIR, recognise
+from alora.data.messages import Conversation, Message
+from alora.data.roles import column_role, key_of
+from alora.data.sources import read_rows
+from alora.data.tables import SPLITS
+from alora.data.turns import read_row
 from alora.errors import DataError
-from alora.findings import ERROR, Finding, Findings, located
+from alora.findings import Finding, Findings
 from alora.reading import read_stream, read_whole
 
 __all__ = ["Conversation", "LabelledConversation", "Message", "read_conversation", "stream_conversations"]
+
+_OWN = {  # what the rows of alora's own commands hold
+    "label": {"messages": list, "labels": dict, "verdicts": dict},
+    "generate": {"messages": list, "label": str, "generated": dict},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,137 @@ class LabelledConversation:
     source: int = 0
     weight: float = 1.0
     folds: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row that is not a conversation, with every problem."""
+
+    where: str
+    findings: tuple[Finding, ...]
+
+
+class SourceReader:
+    """The rows of one source, read once: ``layout`` says how, by the first of them.
+
+    Args:
+        notes: counts the values that were not read literally.
+
+    Raises:
+        DataError: the source cannot be read, or its format is another than the one that is named.
+    """
+
+    def __init__(self, source: str, settings: DataSettings, notes: Counter[str]) -> None:
+        self._source, self._settings, self._notes = source, settings, notes
+        rows = read_rows(source, notes)
+        head = list(islice(rows, FIRST))
+        self.first = [row.value for row in head if isinstance(row.value, dict)]
+        self.layout = recognise(self.first, settings, source)
+        self._rows = chain(head, rows)
+        self._before = Counter(notes)
+        self._count, self._seen, self._unread = 0, set[str](), dict[str, None]()
+        self._splits, self._openers = Counter[str](), Counter[str]()
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in self._rows:
+            if isinstance(row.value, dict):
+                self._count += 1
+                self._seen.update(row.value)
+                self._splits.update([SPLITS.get(key_of(str(row.value.get("split", ""))), "")])
+            if self.layout.pairs and isinstance(row.value, dict):
+                yield from (
+                    Row(f"{row.where} {name}", _chosen(row.value, name))
+                    for name in ("chosen", "rejected")
+                    if row.value.get(name)
+                )
+            else:
+                yield row
+
+    def columns(self, value: Any) -> ColumnSettings:
+        """What the columns of one row are called: alora's own where it wrote the row, and a named one is not there."""
+        columns, by = self.layout.columns, written_by_alora(value)
+        if by is None:
+            return replace(columns, label="label") if self.layout.pairs else columns
+        labels = [columns.labels, columns.label, *(columns.label.replace("%policy%", str(it)) for it in _ids(value))]
+        if columns.label != ColumnSettings.label and columns.labels == ColumnSettings.labels:
+            labels = labels[1:]
+        if all(has(value, name) for name in self.layout.names) and any(name in value for name in labels):
+            return columns if columns.group in (None, *value) else replace(columns, group=None)
+        ungrouped = ", and is of no group of data.columns.group" if columns.group not in (None, *value) else ""
+        self._notes[f"a row of alora {by} is read by its own columns{ungrouped}"] += 1
+        return replace(ColumnSettings(), group=None if ungrouped else columns.group)
+
+    def read(self, row: Row, columns: ColumnSettings, findings: Findings) -> Conversation | None:
+        """The conversation in one row; None where something is wrong with it; ``findings`` says what."""
+        if row.problem is not None:
+            findings.add(row.problem[0], row.where, row.problem[1])
+            return None
+        layout = self.layout
+        if columns.messages != layout.columns.messages and not layout.pairs:
+            layout = replace(OPENAI, columns=columns)
+        elif not layout.named and isinstance(row.value, dict):
+            self._unread |= dict.fromkeys(unread_columns(row.value, columns))
+        return read_row(row.value, row.where, layout, self._settings, findings, self._openers)
+
+    def close(self, findings: Findings) -> None:
+        """What is to be said once all rows were read."""
+        names, notes = [] if self.layout.pairs else self.layout.names, self._notes
+        absent = [name for name in names if name.partition(".")[0] not in self._seen]
+        if absent and len(absent) < len(names):
+            text = f"no column {absent[0]!r} in any row; there are {listed(sorted(map(str, self._seen)))}"
+            mend = "correct data.columns.messages, or add that column, be it empty"
+            findings.add("COLUMN_MISSING", self._source, f"{text}; {mend}")
+        note_unread(self._unread, notes)
+        if often := [name for name, times in self._openers.most_common(8) if 100 * times >= self._count]:
+            text = f"lines that open with {listed(often)} are part of the turn before them: data.role_map has no such"
+            notes[f"{text} speaker"] += sum(self._openers[name] for name in often)
+        if all(
+            notes[text] > self._before[text]
+            for text in (f"{it} is left out (data.reasoning)" for it in (IN_TAGS, IN_FIELDS))
+        ):
+            notes[f"{self._source} has reasoning in <think> tags and next to texts; both are left out"] = 1
+        if self._settings.columns.split is None and self._splits["train"] and (others := self._splits["test"]):
+            text = f"column 'split' calls {others} rows of {self._source} test rows, and they are read like the others"
+            notes[f"{text}; data.columns.split=split keeps them apart"] = 1
+
+
+def unread_columns(row: Mapping[str, Any], columns: ColumnSettings) -> list[str]:
+    """The columns of a row with texts that are not read."""
+    known = {*named_columns(columns), "chosen", "rejected", "system", "instructions", "policy", "split"}
+    texts = [
+        name for name, cell in row.items() if isinstance(name, str) and isinstance(cell, str | list | dict) and cell
+    ]
+    of_labels = written_by_alora(row) or "%policy%" in columns.label  # which may be any, or alora's own
+    return [name for name in texts if not {name, key_of(name)} & known and (column_role(name) or not of_labels)]
+
+
+def note_unread(names: Collection[str], notes: Counter[str]) -> None:
+    """Say which columns are not read, those first whose names are a turn's."""
+    if names:
+        ordered, are = sorted(names, key=lambda name: column_role(name) is None), "are" if len(names) > 1 else "is"
+        notes[f"{listed(ordered)} {are} not read: data.columns.messages names no such turn"] = 1
+
+
+def _chosen(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """One of the two conversations of a row with ``chosen`` and ``rejected``, labelled so."""
+    rest = {key: value for key, value in row.items() if key not in ("chosen", "rejected")}
+    if row.get("id") is not None:
+        rest["id"] = f"{row['id']}-{name}"
+    return {**rest, PAIR: row[name], "label": name}
+
+
+def _ids(value: Mapping[str, Any]) -> list[Any]:
+    labels = value.get("labels")
+    return list(labels) if isinstance(labels, dict | list) else []
+
+
+def written_by_alora(row: Any) -> str | None:
+    """The command of alora's that wrote ``row``, or None."""
+    if not isinstance(row, dict):
+        return None
+    return next(
+        (by for by, kinds in _OWN.items() if all(isinstance(row.get(name), kinds[name]) for name in kinds)), None
+    )
 
 
 def read_conversation(
@@ -64,46 +205,21 @@ def parse_conversation(
 ) -> Conversation:
     """One conversation from parsed JSON: an object with ``messages``, or their list; ``where`` names it in errors."""
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
-    findings, settings = Findings(notes), _unskipped(settings)
-    columns = settings.columns
-    if isinstance(row, dict):
-        names, own = columns.messages.split(","), row.get(ColumnSettings.messages)
-        turns = isinstance(own, list) and any(isinstance(item, dict) for item in own)
-        instead = turns and not isinstance(unpacked(row.get(names[0])), list)
-        missing = any(name not in row for name in names) and ColumnSettings.messages in row
-        if instead or missing:  # as it is, whatever the rows of the recipe are called
-            columns = replace(columns, messages=ColumnSettings.messages)
-        unread = [name for name in names if name in row] if instead else []
-        if unread:
-            findings.notes[f"messages are read from 'messages', and not from {listed(unread)}"] += 1
-        found = find_columns(columns, [row], findings)
-        if columns.messages == ColumnSettings.messages:
-            note_unread(found, {name: cell for name, cell in row.items() if name not in unread}, findings, set())
-        columns = found
-        require_seen(columns, row.keys(), where, findings)
-        row = _with_list(row, columns.messages) if columns.messages.lower() in LISTS else row
-    settings = replace(settings, columns=columns)
-    conversation = conversation_of(row, where, settings, findings)
+    findings, settings = Findings(notes), replace(settings or DataSettings(), skip_empty=False)
+    layout = OPENAI
+    if isinstance(row, dict) and not (row.keys() == {"messages"} and isinstance(row["messages"], list)):
+        names = settings.columns.messages.split(",")
+        if not all(has(row, name) for name in names) and ColumnSettings.messages in row:  # whatever rows are called
+            settings = replace(
+                settings, columns=replace(settings.columns, messages=ColumnSettings.messages), format=None
+            )
+        layout = recognise([row], settings, where, alone=True)
+        if not layout.named:
+            note_unread(unread_columns(row, layout.columns), findings.notes)
+    conversation = read_row(row, where, layout, settings, findings, Counter())
     findings.raise_if_any(where)
     assert conversation is not None
-    openers = Openers(settings.role_map)
-    openers.add(row, conversation, columns.messages)
-    openers.note(findings)
-    openers.note_whole(findings)
     return conversation
-
-
-def _unskipped(settings: DataSettings | None) -> DataSettings:
-    """``settings`` without ``skip_empty``: each row has a verdict, or a reason why not."""
-    return replace(settings or DataSettings(), skip_empty=False)
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A row that is not a conversation, with every problem."""
-
-    where: str
-    findings: tuple[Finding, ...]
 
 
 def stream_conversations(
@@ -111,73 +227,57 @@ def stream_conversations(
 ) -> Iterator[tuple[Any, LabelledConversation | Rejected]]:
     """Every row of ``source`` in its order, one in memory at a time: its value, and the conversation without labels, or
     why there is none. ``notes`` counts the values that were not read literally."""
-    rejected = _ByRow(notes)
-    for where, value, _, conversation in conversations(source, _unskipped(settings), rejected):
-        own = rejected.rows.pop(where, None)
-        yield from rejected.taken(source)
-        if own is None and conversation is not None:
-            yield value, LabelledConversation(conversation, where=where)
+    settings, notes = replace(settings or DataSettings(), skip_empty=False), Counter() if notes is None else notes
+    reader = SourceReader(source, settings, notes)
+    for row in reader:
+        findings = Findings(notes)
+        conversation = reader.read(row, reader.columns(row.value), findings)
+        if row.problem is not None and row.problem[1].endswith(CUT_SHORT):
+            findings.raise_if_any(source)
+        if conversation is not None:
+            yield row.value, LabelledConversation(conversation, where=row.where)
         else:
-            yield value, Rejected(where, tuple(own or ()))
-    if wrong := rejected.rows.pop(source, None):
-        raise DataError(f"{source}: 1 problem", wrong)
-    yield from rejected.taken(source)
+            yield row.value, Rejected(row.where, tuple(findings.all()))
+    reader.close(findings := Findings(notes))
+    findings.raise_if_any(source)
 
 
-class _ByRow(Findings):
-    """Findings kept row by row, until they are taken."""
+@dataclass(frozen=True)
+class Look:
+    """What a source looks like: the name of its format, why it is that, and its first rows as they are read."""
 
-    def __init__(self, notes: Counter[str] | None) -> None:
-        super().__init__(notes)
-        self.rows: dict[str, list[Finding]] = {}
-
-    def add(self, code: str, where: str, problem: str, part: str = "") -> None:
-        self.count += 1
-        self.rows.setdefault(where, []).append(Finding(ERROR, code, located(where, part), problem))
-
-    def taken(self, source: str) -> Iterator[tuple[None, Rejected]]:
-        """The rows that could not be read at all."""
-        for where, findings in self.rows.items():
-            if findings[0].problem.endswith(CUT_SHORT):
-                raise DataError(f"{source}: 1 problem", findings)
-            yield None, Rejected(where, tuple(findings))
-        self.rows = {}
+    format: str
+    why: str
+    rows: list[str]
 
 
-def conversations(
-    source: str, settings: DataSettings, findings: Findings
-) -> Iterator[tuple[str, Any, DataSettings, Conversation | None]]:
-    """For each row of one source: where it stands, its value, the settings with its columns, and its conversation."""
-    first, rows = with_first_rows(source, findings)
-    found = replace(settings, columns=find_columns(settings.columns, first, findings))
-    cells = [cell for row in first if (cell := row.get(found.columns.messages)) not in (None, "")]
-    lists = sum(isinstance(unpacked(cell), list) for cell in cells)
-    in_cells = 2 * lists > len(cells)  # of a table, as JSON; elsewhere such a text is a user's own
-    if in_cells and found.columns.messages not in (ColumnSettings.messages, *LISTS) and isinstance(cells[0], str):
-        findings.notes[f"messages are read from the JSON in column {found.columns.messages!r}"] += 1
-    openers = Openers(settings.role_map)
-    names = found.columns.messages.split(",") if settings.columns.messages == ColumnSettings.messages else ()
-    seen, looked_at = set[str](), set[str]()
-    for where, value in rows:
-        own = found
-        if isinstance(value, dict):
-            if any(value.get(name) is not None for name in names):
-                note_unread(found.columns, value, findings, looked_at)
-            seen.update(value)  # in place, as |= is not with keys
-            own = own_columns(found, value, findings)
-            lists += own is not found
-        row = _with_list(value, own.columns.messages) if in_cells else value
-        conversation = conversation_of(row, where, own, findings)
-        openers.add(row, conversation, own.columns.messages)
-        yield where, value, own, conversation
-    require_seen(found.columns, seen, source, findings)
-    openers.note(findings)
-    # A role's own name is noted nowhere.
-    if openers.transcripts or (settings.role_map and not lists and not note_unspoken(settings.role_map, findings)):
-        openers.note_whole(findings)
+def look(source: str, settings: DataSettings, count: int = 3) -> Look:
+    """How ``source`` is read, shown on ``count`` of its rows.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    reader, shown = SourceReader(source, settings, Counter()), list[str]()
+    for row in islice(reader, count):
+        if conversation := reader.read(row, reader.columns(row.value), Findings()):
+            turns = [replace(conversation, messages=(message,)).excerpt(120) for message in conversation.messages]
+            shown.append(f"{row.where}: {' | '.join(' '.join(turn.split()) for turn in turns)}"[:500])
+    return Look(reader.layout.format.name, reader.layout.why, shown)
 
 
-def _with_list(row: Any, column: str) -> Any:
-    """``row`` with the list of messages that a cell holds as JSON."""
-    cell = row.get(column) if isinstance(row, dict) else None
-    return {**row, column: cells} if isinstance(cell, str) and isinstance(cells := unpacked(cell), list) else row
+def holds_rows(source: str, settings: DataSettings) -> bool:
+    """Whether a .json file is lines of objects, or an array of rows, and not one conversation."""
+    if not (source.lower().endswith(".json") and Path(source).is_file()):
+        return False
+    try:
+        with Path(source).open("rb") as stream:
+            start = stream.read(CHUNK).removeprefix(UTF8_BOM).lstrip()
+        line, _, rest = start.partition(b"\n")
+        if start.startswith(b"{"):
+            return rest.lstrip().startswith(b"{") and isinstance(parse_json(line.decode()), dict)
+        reader = SourceReader(source, settings, Counter())
+    except (DataError, OSError, ValueError):
+        return False  # the reader of conversations says why
+    if not reader.first or {"role", "from", "speaker", "type"} & reader.first[0].keys():
+        return False
+    return any(has(row, name) for row in reader.first for name in reader.layout.names)

@@ -3,11 +3,14 @@
 import hashlib
 from collections.abc import Sequence
 
-from alora.data.conversation import Conversation, LabelledConversation
+from alora.data.conversation import LabelledConversation
+from alora.data.messages import Conversation
 
 
 def text_digest(conversation: Conversation) -> str:
     """Digest of a conversation's roles and words, blind to case and white space: equal for texts that read the same."""
+    if conversation.digest:
+        return conversation.digest
     lines = [f"{m.role}:{' '.join(m.text.casefold().split())}" for m in conversation.messages]
     return digest("\n".join(lines))
 

@@ -1,243 +1,204 @@
-"""Text files of rows: JSON lines, a JSON array, CSV and TSV, also packed by gzip. One row is in memory at a time."""
+"""The formats of rows, one a line of :data:`FORMATS`: how each is recognised, and which columns its turns stand in."""
 
-import csv
-import gzip
-import io
-import json
-import re
-import sys
-import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from alora.config.arguments import quoted
+from alora.config.paths import POLICY_PLACE
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.files import listed
+from alora.data.first_rows import ITEMS, TEXT, TEXTS, TRANSCRIPT, First
+from alora.data.roles import key_of
+from alora.data.transcripts import seen
 from alora.errors import DataError
-from alora.findings import Findings
+from alora.findings import ERROR, Finding
 
-SEPARATORS = (",", ";", "\t")  # of a table; its first line shows which
-CHUNK = 2**20
-CUT_SHORT = "; the file is read up to here, as an array of rows"  # ends the one problem that hides further rows
-_GZIP, UTF8_BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
-_FOREIGN = {
-    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
-    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
-    b"PK\x03\x04": "a spreadsheet or a zip file; save the table as CSV in UTF-8, or unpack the file",
-    b"PAR1": "a Parquet file; name it .parquet",
-}
-Stream = io.BufferedReader | gzip.GzipFile
-_BETWEEN = re.compile(r"[\s,]*")
-_CLASS_NUMBER = re.compile(r"\s*(-?[0-9]{1,99})(?:\.0*)?\s*")
+FIRST = 50  # rows by which a file's format is recognised
+ASKED = ("prompt", "instruction", "question", "query", "request")
+REPLIES = ("response", "completion", "output", "answer", "reply")
+LABELS = ("category", "intent", "class")  # where no column is "label" and none is named
+SHARE = 4  # one of so many rows is no exception
 
 
-class Row(NamedTuple):
-    """One row as it was read: where (``train.jsonl:17``) and its value."""
+@dataclass(frozen=True)
+class Format:
+    """One row of the table: its name (``data.format``), how it is recognised, how it becomes turns, and the columns of
+    the turns in a source's first rows, or None."""
 
-    where: str
-    value: Any
-
-
-def read_text(path: Path, name: str, table: bool, findings: Findings) -> Iterator[Row]:
-    """The rows of a ``table`` (CSV, TSV) or of JSON; ``name`` is the file's in ``Row.where``, followed by
-    the number of the line or, in a JSON array, of the row."""
-    try:
-        with _open(path) as stream:
-            start = stream.peek(CHUNK)[:CHUNK]
-            for magic, what in _FOREIGN.items():
-                if start.startswith(magic):
-                    raise DataError(f"{path} is {what}")
-            if table:
-                yield from _read_table(stream, name, start, findings)
-            elif start.removeprefix(UTF8_BOM).lstrip().startswith(b"[") and not _are_lines(stream):
-                with io.TextIOWrapper(stream, "utf-8-sig") as text:  # type: ignore[arg-type]
-                    yield from _read_array(text, name, findings)
-            else:
-                yield from _read_lines(stream, name, findings)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error.reason}); save it as UTF-8 (CSV UTF-8 in a spreadsheet)") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: its gzip data is damaged ({error}); get the file again") from error
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}; check the file and its permissions") from error
+    name: str
+    looks: str
+    becomes: str
+    find: Callable[[First], list[str] | None]
 
 
-def _are_lines(stream: Stream) -> bool:
-    """Whether a file that begins with a bracket holds JSON lines, and not an array: a line of messages is followed by
-    another list; a lone bracket is followed by an object without a comma, and nothing closes it there."""
-    first, second, third = (stream.readline().removeprefix(UTF8_BOM) for _ in range(3))
-    stream.seek(0)
-    try:
-        if first.strip() != b"[":
-            message = next(iter(json.loads(first)), None) if second.lstrip().startswith(b"[") else None
-            return isinstance(message, dict) and not message.keys().isdisjoint(("role", "from"))
-        return isinstance(json.loads(second), dict) and not third.lstrip().startswith((b"]", b","))
-    except ValueError:
-        return False
+@dataclass(frozen=True)
+class Layout:
+    """How the rows of one source are read: the format, the columns by their names there, and what their cells are."""
+
+    format: Format
+    columns: ColumnSettings
+    kinds: Mapping[str, str]
+    named: bool = False  # by data.columns.messages
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the turns."""
+        return self.columns.messages.split(",")
+
+    @property
+    def pairs(self) -> bool:
+        """Whether each row is two conversations, one that was chosen and one that was rejected."""
+        return self.names[-1] == PAIR
+
+    @property
+    def why(self) -> str:
+        """The columns, and what is in them."""
+        held = {ITEMS: "messages", TRANSCRIPT: "transcripts", TEXT: "texts"}
+        cells = {name.replace("|", "', '"): held[self.kinds.get(name, TEXT)] for name in self.names}
+        return f"{self.format.looks}: " + ", ".join(f"'{name}' holds {what}" for name, what in cells.items())
 
 
-def _open(path: Path) -> Stream:
-    with path.open("rb") as stream:
-        packed = stream.read(2) == _GZIP
-    return gzip.GzipFile(path) if packed else path.open("rb")
+PAIR = "chosen|rejected"  # one column of two rows
 
 
-def parse_json(text: str) -> Any:
-    """JSON in which no key is there twice; ValueError with a message that completes "not JSON: ..."."""
-    try:
-        return json.loads(text, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        cut = ", the text ends too early" if error.pos >= len(text.rstrip()) else ""
-        raise ValueError(f"{error.msg} at column {error.colno}{cut}") from None
+def _of_dialect(dialect: str) -> Callable[[First], list[str] | None]:
+    def find(first: First) -> list[str] | None:
+        column = first.list_column
+        if column is None or (dialect != first.dialect(column) and first.settings.format is None):
+            return None
+        output = first.columns.get("output") if key_of(column) == "input" else None
+        return [column, output] if output and not first.named else [column]
+
+    return find
 
 
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object's keys and values; ValueError for a key that is there twice, which two readers may read differently."""
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"the key {shortened(key)} is there twice")
-        result[key] = value
-    return result
+def _completions(first: First) -> list[str] | None:
+    """A prompt and what follows it: messages, or of preferences texts as well."""
+    names = first.named or [
+        first.columns[name] for name in ("prompt", "completion", "chosen", "rejected") if name in first.columns
+    ]
+    keys, texts = list(map(key_of, names)), any(first.kind(name) == TEXT for name in names)
+    if not first.named and keys[-2:] == ["chosen", "rejected"]:
+        labelled = {"label", "labels", *map(key_of, (first.settings.columns.label, first.settings.columns.labels))}
+        both = not any(key_of(str(name)) in labelled for row in first.rows for name in row)
+        names, keys = ([*names[:-2], PAIR] if both else names[:-1]), keys[:-1]
+    right = keys in (["prompt", "chosen"], ["prompt", "rejected"], ["chosen"], ["rejected"])
+    return names if right or (keys == ["prompt", "completion"] and not texts) else None
 
 
-def without_nulls(value: Any, in_list: bool = False) -> Any:
-    """A table's cell without what the table adds: each object in a list has the keys of all there, the others' null."""
-    if isinstance(value, list):
-        return [without_nulls(item, True) if isinstance(item, list | dict) else item for item in value]
-    if in_list and isinstance(value, dict):
-        return {key: without_nulls(item, True) for key, item in value.items() if item is not None}
-    return value
+def _columns(first: First) -> list[str] | None:
+    if first.named:
+        return first.named if len(first.named) > 1 else None
+    if "messages" in first.columns:
+        return None
+    there = [low for low in first.columns if not (low == "user" and low == key_of(first.settings.columns.group or ""))]
+    often = [low for low in there if 10 * len(first.cells(first.columns[low])) > len(first.rows)]
+    found = _pair(there) or _pair(often)
+    return [first.columns[name] for name in found] if found else None
 
 
-def class_names(features: Any) -> dict[str, list[str]]:
-    """The names of each column of class numbers, from a data set's ``features`` as its card and its Parquet files hold
-    them (``datasets.Features.to_dict``)."""
-    found = {}
-    for column, feature in features.items() if isinstance(features, dict) else ():
-        names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
-        if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            found[column] = names
-    return found
+def _pair(names: Collection[str]) -> list[str]:
+    """The two columns of turns among ``names``; none where it is not plain which they are."""
+    asked, replies = ([name for name in known if name in names] for known in (ASKED, REPLIES))
+    if not asked and "input" in names:
+        asked = ["input"]
+    if "user" in names and "assistant" in names:
+        return ["user", "assistant"] if not asked and not replies and "text" not in names else []
+    replies += ["assistant"] if "assistant" in names else []
+    return [asked[0], replies[0]] if len(asked) == len(replies) == 1 and "text" not in names else []
 
 
-def with_class_names(row: Row, classes: Mapping[str, Sequence[str]]) -> Row:
-    """A row with names in place of class numbers, which mean nothing without their data set. A number may be a text,
-    and 1 may be 1.0, as tables with gaps write it."""
-    if not classes or not isinstance(row.value, dict):
-        return row
-    named = {}
-    for column in row.value.keys() & classes:
-        cell, names = row.value[column], classes[column]
-        written = _CLASS_NUMBER.fullmatch(str(cell)) if isinstance(cell, str | int | float) else None
-        if written is None:
+def _one_text(kind: str) -> Callable[[First], list[str] | None]:
+    def find(first: First) -> list[str] | None:
+        if first.named:
+            names = first.named if len(first.named) == 1 else []
+        else:
+            turns = {*ASKED, *REPLIES, "assistant"} & first.columns.keys()
+            texts = () if turns else TEXTS
+            if turns == {"prompt"} and "text" not in first.columns:
+                texts = (*TEXTS, "prompt")
+            names = [first.columns[name] for name in ("messages", *texts) if name in first.columns]
+        right = [name for name in names if first.kind(name) == kind and not (kind == TEXT and name == "messages")]
+        return right[:1] or None
+
+    return find
+
+
+FORMATS = (
+    Format("responses", 'items with "type" (OpenAI Responses)', "messages, calls and their outputs",
+           _of_dialect("responses")),
+    Format("anthropic", "messages with blocks such as tool_use", "texts, calls, and answers of tools as turns",
+           _of_dialect("anthropic")),
+    Format("sharegpt", 'a list of {"from", "value"}', "turns; function_call is a call, observation its answer",
+           _of_dialect("sharegpt")),
+    Format("prompt_completion", "lists in prompt and completion, or chosen and rejected (TRL)",
+           "one list after the other; chosen and rejected without a label are two rows, so labelled", _completions),
+    Format("openai", 'a list of {"role", "content"}', "its messages, calls and tools' answers", _of_dialect("openai")),
+    Format("columns", "a column for each turn, such as prompt and response", "a turn by each column's name", _columns),
+    Format(TRANSCRIPT, "a conversation in one text, its speakers by name, tag or marker", "a turn for each speaker",
+           _one_text(TRANSCRIPT)),
+    Format(TEXT, "one text, as for classification", "one message of the user", _one_text(TEXT)),
+)  # fmt: skip
+_BY_NAME = {item.name: item for item in FORMATS}
+OPENAI = Layout(_BY_NAME["openai"], ColumnSettings(), {"messages": ITEMS})
+
+
+def recognise(rows: Sequence[Mapping[str, Any]], settings: DataSettings, source: str, alone: bool = False) -> Layout:
+    """How the rows of ``source`` are read, by its first ones, or as ``data.format`` says. A
+    text that stands ``alone`` is not taken apart unless its column's name or a setting says that it is a conversation.
+
+    Raises:
+        DataError: they are not in the format that is named, or speakers are seen in their texts and not known.
+    """
+    first = First(rows, settings, alone)
+    columns = replace(settings.columns, **_other_columns(first))
+    for item in FORMATS if settings.format is None else (_BY_NAME[settings.format],):
+        if names := item.find(first):
+            kinds = {name: first.kind(first.columns["chosen"] if name == PAIR else name) for name in names}
+            if settings.format is None:
+                _require_read(first, kinds, source)
+            return Layout(item, replace(columns, messages=",".join(names)), kinds, bool(first.named))
+    if settings.format is not None and rows:
+        text = (
+            f"data.format={settings.format} is {_BY_NAME[settings.format].looks}, and the rows have {listed(rows[0])}"
+        )
+        raise _error("FORMAT", source, f"{text}; name another, or set data.columns.messages")
+    return Layout(_BY_NAME["openai"], columns, dict.fromkeys(columns.messages.split(","), ITEMS), bool(first.named))
+
+
+def _require_read(first: First, kinds: Mapping[str, str], source: str) -> None:
+    """DataError where more than a few texts have speakers who are not known."""
+    for name in (name for name, kind in kinds.items() if kind == TEXT and name != PAIR):
+        texts = [text for text in first.cells(name) if isinstance(text, str)]
+        found = [names for text in texts if (names := seen(text, first.settings.role_map))]
+        if len(kinds) > 1:  # a form has such lines as well
+            found = [names for names in found if "assistant" in names.values()]
+        if len(found) * SHARE > len(texts):
+            counted = Counter(it for names in found for it in names.items()).most_common(4)
+            roles = ", ".join(f"{quoted(name)}: {role or 'ROLE'}" for (name, role), _ in counted)
+            text = f"{len(found)} of the first {len(texts)} texts in {name!r} have lines or tags of several speakers"
+            mend = f"'data.role_map={{{roles}}}' splits them, data.format=text reads each as one message"
+            raise _error("TRANSCRIPT", source, f"{text}, which are not read as turns; {mend}")
+
+
+def _error(code: str, source: str, text: str) -> DataError:
+    return DataError(f"{source}: 1 problem", [Finding(ERROR, code, source, text)])
+
+
+def _other_columns(first: First) -> dict[str, str]:
+    """The columns of labels and ids as the rows spell them."""
+    usual, changes = ColumnSettings(), dict[str, str]()
+    names = dict.fromkeys(name for row in first.rows for name in row if isinstance(name, str))
+    for key in ("label", "labels", "id"):
+        named = getattr(first.settings.columns, key)
+        if POLICY_PLACE in named or named in names:
             continue
-        number = int(written[1])
-        name = names[number] if 0 <= number < len(names) else None
-        others = {str(cell).strip(), str(number)} - {name} if name is None or isinstance(cell, str) else ()
-        if any(other in names for other in others):
-            raise DataError(
-                f"{row.where}: {column} is {shortened(cell)}, which may be the number of a class or the name of "
-                "another; rename the classes"
-            )
-        if name is not None:
-            named[column] = name
-    return row._replace(value=row.value | named)
-
-
-def shortened(value: Any) -> str:
-    """``repr`` of a user's value, short enough for a message."""
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _read_lines(stream: Stream, name: str, findings: Findings) -> Iterator[Row]:
-    for number, line in enumerate(stream, 1):
-        where = f"{name}:{number}"
-        line = line.removeprefix(UTF8_BOM) if number == 1 else line
-        if b"\x00" in line:
-            findings.add("NUL_BYTES", where, "holds NUL bytes, so it is not text; give JSONL in UTF-8")
-            continue
-        if number == 1 and line.strip() == b"{" and stream.peek(1).lstrip().startswith(b'"'):
-            raise DataError(f"{name} spreads an object over several lines; write one per line (jq -c), or an array")
-        if line.strip():
-            yield from _parse_line(where, line, findings)
-
-
-def _parse_line(where: str, line: bytes, findings: Findings) -> Iterator[Row]:
-    try:
-        yield Row(where, parse_json(line.decode("utf-8")))
-    except UnicodeDecodeError as error:
-        text = f"not UTF-8: {error.reason} at byte {error.start} of the line; save the file as UTF-8"
-        findings.add("NOT_UTF8", where, text)
-    except ValueError as error:
-        findings.add("NOT_JSON", where, f"not JSON: {error}; each line is one object")
-
-
-def _read_array(stream: io.TextIOWrapper, name: str, findings: Findings) -> Iterator[Row]:
-    """The items of an array, decoded one by one from a buffer that grows only while an item is not complete."""
-    decoder = json.JSONDecoder(object_pairs_hook=unique)
-    buffer, number, size = stream.read(CHUNK).lstrip()[1:], 1, CHUNK
-    at, ended = 0, False
-    while True:
-        at = at if (blank := _BETWEEN.match(buffer, at)) is None else blank.end()
-        if buffer[at : at + 1] == "]":
-            rest = buffer[at + 1 :]
-            while rest.isspace() or not rest:
-                if not (rest := stream.read(CHUNK)):
-                    return
-            findings.add("NOT_JSON", f"{name}:{number}", f"not JSON: text behind the array's end{CUT_SHORT}")
-            return
-        try:
-            value, at = decoder.raw_decode(buffer, at)
-        except ValueError as error:
-            if ended or not isinstance(error, json.JSONDecodeError):
-                text = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-                findings.add("NOT_JSON", f"{name}:{number}", f"not JSON: {text}{CUT_SHORT}")
-                return
-            more = stream.read(size)
-            buffer, at, size, ended = buffer[at:] + more, 0, 2 * size, not more
-            continue
-        yield Row(f"{name}:{number}", value)
-        number, size = number + 1, CHUNK
-
-
-def _read_table(stream: Stream, name: str, start: bytes, findings: Findings) -> Iterator[Row]:
-    """CSV as spreadsheets and pandas write it: the header names the columns and shows the separator."""
-    first = start.partition(b"\n")[0]
-    separator = max(SEPARATORS, key=lambda mark: first.count(mark.encode()))
-    csv.field_size_limit(sys.maxsize)
-    reader = csv.reader(_table_lines(stream), delimiter=separator, strict=True)
-    try:
-        header = next(reader, [])
-        header = next(reader, []) if header == ["sep=", ""] else header  # a line of Excel's, which names the separator
-    except csv.Error as error:
-        raise DataError(f"{name}:1: not CSV: {error}; the first line names the columns") from error
-    if twice := {title for title, times in Counter(header).items() if title and times > 1}:
-        raise DataError(f"{name}:1: two columns are named {shortened(min(twice))}; rename one")
-    while True:
-        where = f"{name}:{reader.line_num + 1}"
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            findings.add("NOT_CSV", where, f"not CSV: {error}; put the text in quotes, and double the quotes in it")
-            continue
-        if cells is None:
-            return
-        if any(cells[len(header) :]) or 0 < len(cells) < len(header):
-            text = f"{len(cells)} cells and {len(header)} columns; put texts with {separator!r} or quotes in quotes"
-            findings.add("CELLS", where, text)
-        elif "\0" in "".join(cells):
-            findings.add("NUL_BYTES", where, "holds NUL bytes, so it is not text; give CSV in UTF-8")
-        elif any(cells):
-            if separator == "\t" and any("\t" in cell and "\n" in cell for cell in cells):
-                findings.notes[
-                    "a cell in quotes has tabs and line ends: it may be several rows, with quotes in them"
-                ] += 1
-            yield Row(where, {title: cell or None for title, cell in zip(header, cells, strict=False) if title})
-        elif cells:
-            findings.notes["a line of empty cells is left out"] += 1
-
-
-def _table_lines(stream: Stream) -> Iterator[str]:
-    with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:  # type: ignore[arg-type]
-        yield from text
+        forms = [named]
+        if key == "label" and named == usual.label and first.settings.columns.labels not in names:
+            forms += [name for name in LABELS if sum(key_of(other) in LABELS for other in names) == 1]
+        found = (name for form in forms for name in names if key_of(name) == key_of(form))
+        if actual := next(found, None):
+            changes[key] = actual
+    return changes

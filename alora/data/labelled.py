@@ -5,28 +5,35 @@ from dataclasses import replace
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.columns import written_by_alora
-from alora.data.conversation import LabelledConversation, conversations
-from alora.data.formats import shortened
-from alora.data.labels import as_text, plain, refuse_nobodys, row_labels
+from alora.data.conversation import LabelledConversation, SourceReader, written_by_alora
+from alora.data.digests import text_digest
+from alora.data.files import shortened
+from alora.data.formats import SHARE
+from alora.data.labels import Labels, as_text, plain
 from alora.data.messages import Conversation, Message, ToolCall
 from alora.data.sources import Source, each, named
 from alora.data.spool import Spool
+from alora.data.tables import SPLITS
 from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy
 
 
 def read_labelled(
-    source: Source, settings: DataSettings, policy: Policy, findings: Findings | None = None
+    source: Source,
+    settings: DataSettings,
+    policy: Policy,
+    findings: Findings | None = None,
+    use: str | None = None,
 ) -> list[LabelledConversation]:
     """The rows of ``source`` that are labelled for ``policy``, in their order.
 
     Args:
         source: a file, ``hub:NAME[:[CONFIG:]SPLIT]``, or several of them.
         findings: keeps the notes on how the rows were read.
+        use: train, validation or test, where ``data.columns.split`` says which rows are for it; None: all.
     """
-    rows = read_multilabelled(source, settings, [policy], findings=findings)
+    rows = read_multilabelled(source, settings, [policy], findings=findings, use=use)
     labelled = [row for row in rows if policy.id in row.labels]
     if not labelled:
         raise none_labelled(source, len(rows), policy.id)
@@ -39,6 +46,7 @@ def read_multilabelled(
     policies: Sequence[Policy],
     own: Mapping[str, Findings] | None = None,
     findings: Findings | None = None,
+    use: str | None = None,
 ) -> list[LabelledConversation]:
     """Every row of ``source`` with its labels for ``policies``; a row's ``labels`` lack the policies that it has no
     label for.
@@ -49,14 +57,18 @@ def read_multilabelled(
     Args:
         own: per policy id, where to gather problems of its labels alone; without it they count against the source.
         findings: keeps the notes on how the rows were read.
+        use: as in :func:`read_labelled`.
     """
     findings = Findings() if findings is None else findings
     ids_seen: dict[str, str] = {}
     spool, rows = Spool(), []
     for number, file in enumerate(each(source)):
-        rows += _labelled_rows(file, number, settings, policies, findings, own or {}, ids_seen, spool)
+        reader = _File(file, settings, policies, own or {}, findings, use)
+        for row in reader.rows(ids_seen):
+            conversation = replace(_spooled(row.conversation, spool), digest=text_digest(row.conversation))
+            rows.append(replace(row, conversation=conversation, source=number))
     findings.raise_if_any(named(source))
-    if not rows:
+    if not rows and (use is None or settings.columns.split is None):
         raise DataError(f"{named(source)} holds no rows; give it at least one row per label")
     return rows
 
@@ -70,37 +82,99 @@ def none_labelled(source: Source, rows: int, policy: str) -> DataError:
     )
 
 
-def _labelled_rows(
-    source: str,
-    number: int,
-    settings: DataSettings,
-    policies: Sequence[Policy],
-    findings: Findings,
-    own: Mapping[str, Findings],
-    ids_seen: dict[str, str],
-    spool: Spool,
-) -> Iterator[LabelledConversation]:
-    """The rows of the ``number``-th source, valid while ``findings`` is empty; ``ids_seen`` has the ids of all sources,
-    ``spool`` the messages."""
-    whose: dict[str, list[str]] = {}
-    own_words = {label for policy in policies for label in policy.labels}
-    for where, value, known, conversation in conversations(source, settings, findings):
-        if conversation is None and known.skip_empty:
-            continue  # left out: what else is wrong with it does not matter
-        of_alora = (known.columns.label, known.columns.labels) == (ColumnSettings.label, ColumnSettings.labels)
-        if known.label_map and of_alora and written_by_alora(value):  # in the policy's words, maybe the data's, too
-            kept = {word: label for word, label in known.label_map.items() if word not in own_words}
-            known = replace(known, label_map=kept)
-        labels = row_labels(value, where, known, policies, findings, own, whose) if isinstance(value, dict) else {}
-        if conversation is not None and conversation.id != where:
-            if conversation.id in ids_seen:
-                twice = f"id {shortened(conversation.id)} is also at {ids_seen[conversation.id]}"
-                findings.add("ID_TWICE", where, "make ids unique, or name another column: data.columns.id=NAME", twice)
-            ids_seen.setdefault(conversation.id, where)
-        group = _group(value, where, known.columns.group, findings)
-        if conversation is not None:
-            yield LabelledConversation(_spooled(conversation, spool), labels, where, group, number)
-    refuse_nobodys(whose, policies, findings)
+class _File:
+    """The labelled rows of one source, valid while ``findings`` is empty."""
+
+    def __init__(
+        self,
+        source: str,
+        settings: DataSettings,
+        policies: Sequence[Policy],
+        own: Mapping[str, Findings],
+        findings: Findings,
+        use: str | None,
+    ) -> None:
+        self._source, self._settings, self._findings, self._use = source, settings, findings, use
+        self._reader = SourceReader(source, settings, findings.notes)
+        self._labels = Labels(settings, policies, findings, own)
+        self._policies, self._count, self._answers = policies, 0, dict[str, None]()
+
+    def rows(self, ids_seen: dict[str, str]) -> Iterator[LabelledConversation]:
+        """Each row; ``ids_seen`` has the ids of all sources."""
+        for row in self._reader:
+            columns = self._reader.columns(row.value)
+            if not self._of_use(row.value, row.where):
+                continue
+            conversation = self._reader.read(row, columns, self._findings)
+            if conversation is None and self._settings.skip_empty:
+                continue  # left out: what else is wrong with it does not matter
+            labels: dict[str, str] = {}
+            if isinstance(row.value, dict):
+                conversation, labels = self._labelled(row.value, row.where, columns, conversation)
+            if conversation is not None and conversation.id != row.where:
+                if conversation.id in ids_seen:
+                    twice = f"id {shortened(conversation.id)} is also at {ids_seen[conversation.id]}"
+                    text = "make ids unique, or name another column: data.columns.id=NAME"
+                    self._findings.add("ID_TWICE", row.where, text, twice)
+                ids_seen.setdefault(conversation.id, row.where)
+            group = _group(row.value, row.where, columns.group, self._findings)
+            if conversation is not None:
+                yield LabelledConversation(conversation, labels, row.where, group)
+        self._labels.close()
+        self._reader.close(self._findings)
+        if SHARE * len(self._answers) > self._count:
+            for where in self._answers:
+                self._leak(where)
+
+    def _of_use(self, row: Any, where: str) -> bool:
+        """Whether a row is of this use, by ``data.columns.split``."""
+        column = self._settings.columns.split
+        if column is None or self._use is None or not isinstance(row, dict):
+            return True
+        value = str(row.get(column) or "").strip().lower()
+        if value not in SPLITS:
+            text = f"{column!r} is {shortened(row.get(column))}; it must be one of {', '.join(SPLITS)}"
+            self._findings.add("SPLIT_UNKNOWN", where, text)
+        return SPLITS.get(value) == self._use
+
+    def _labelled(
+        self, row: dict[str, Any], where: str, columns: ColumnSettings, conversation: Conversation | None
+    ) -> tuple[Conversation | None, dict[str, str]]:
+        """The conversation, without the turn that is its label, and its labels."""
+        by_alora = written_by_alora(row) and (columns.label, columns.labels) == ("label", "labels")
+        if self._settings.label_turn != "last" or by_alora:
+            labels = self._labels.of(row, where, columns, bool(by_alora))
+            if conversation is not None and conversation.messages[-1].role == "assistant":
+                self._refuse_leak(conversation.messages[-1], labels, where)
+            return conversation, labels
+        if conversation is None:
+            return None, {}
+        *rest, last = conversation.messages
+        if not rest:
+            self._findings.add("EMPTY", where, "data.label_turn=last leaves no turn; the label stands behind others")
+            return None, {}
+        said = next((label for policy in self._policies if (label := self._labels.says(last.text, policy)[0])), None)
+        one = replace(columns, label="label", labels="labels")
+        given = {name: value for name, value in row.items() if name not in ("label", "labels")}
+        labels = self._labels.of({**given, "label": said or last.text.strip()}, where, one)
+        return replace(conversation, messages=tuple(rest)), labels
+
+    def _refuse_leak(self, last: Message, labels: Mapping[str, str], where: str) -> None:
+        """A finding where the last turn is the row's label, which the adapter would learn to read off."""
+        self._count += 1
+        for policy in self._policies:
+            said, answer = self._labels.says(last.text, policy)
+            if said is None or said != labels.get(policy.id):
+                continue
+            if not answer:
+                self._leak(where)
+            else:  # "Yes" may be a reply; one in many of them is no exception
+                self._answers[where] = None
+
+    def _leak(self, where: str) -> None:
+        text = "the last turn is the row's label, which the adapter would read off"
+        mend = "data.label_turn=last takes it out of the conversation, or remove it"
+        self._findings.add("LABEL_LEAK", where, f"{text}; {mend}")
 
 
 def _spooled(conversation: Conversation, spool: Spool) -> Conversation:

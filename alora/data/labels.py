@@ -1,7 +1,9 @@
 """The labels of one row: one label for one policy, or several by policy id."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 from unicodedata import normalize
@@ -9,51 +11,191 @@ from unicodedata import normalize
 from alora.config.arguments import quoted
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.cells import key_of, kind, listed, named_columns, unpacked
-from alora.data.formats import shortened
+from alora.data.files import kind, listed, shortened, unpacked
+from alora.data.first_rows import named_columns
+from alora.data.roles import key_of
 from alora.findings import Findings
 from alora.policy import Policy
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+\Z")
+_NO_LABEL = ("", "n/a", "nan", "none", "null", "<na>")  # as tables write that a cell is empty
+_REST = "*"  # of data.label_map: every other value
+LEFT_OUT = "a row without a label is left out (data.unlabelled)"
 
 
-def row_labels(
-    row: dict[str, Any],
-    where: str,
-    settings: DataSettings,
-    policies: Sequence[Policy],
-    findings: Findings,
-    own: Mapping[str, Findings],
-    whose: dict[str, list[str]],
-) -> dict[str, str]:
-    """A row's label for each of ``policies`` that it has; ``own`` gathers problems of one policy's labels alone, and
-    ``whose`` where the rows stand whose one label is of a policy, by the name that they give; "": none."""
-    columns = settings.columns
-    of_each = POLICY_PLACE in columns.label
-    many = None if of_each or named_alone(columns) else unpacked(row.get(columns.labels))
-    if of_each:
-        pairs = _by_column(row, where, columns.label, policies, findings, own)
-    elif columns.label not in row and (columns.labels not in row or named_alone(columns)):
+@dataclass
+class Labels:
+    """Reads the labels of one source's rows for ``policies``.
+
+    ``own`` gathers problems of one policy's labels alone; without it they count against the source. ``whose`` has where
+    the rows stand whose one label is of a policy, by the name that they give ("": none), and ``rest`` the values that
+    ``*`` of ``data.label_map`` took.
+    """
+
+    settings: DataSettings
+    policies: Sequence[Policy]
+    findings: Findings
+    own: Mapping[str, Findings] = field(default_factory=dict)
+    whose: dict[str, list[str]] = field(default_factory=dict)
+    rest: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def of(self, row: dict[str, Any], where: str, columns: ColumnSettings, by_alora: bool = False) -> dict[str, str]:
+        """A row's label for each policy that it has; of a row that alora wrote, in the policy's own words."""
+        pairs = self._pairs(row, where, columns)
+        found = {policy.id: self._label(value, where, policy, by_alora) for policy, value in pairs}
+        if _in_one_column(columns) and isinstance(unpacked(row.get(columns.labels)), dict):
+            self._refuse_contradiction(row, found, where, columns)
+        return {name: label for name, label in found.items() if label is not None}
+
+    def _pairs(self, row: dict[str, Any], where: str, columns: ColumnSettings) -> list[tuple[Policy, Any]]:
+        """The policies that a row has a label of, each with what is written there."""
+        if POLICY_PLACE in columns.label:
+            return self._by_column(row, where, columns.label)
+        alone = named_alone(columns)
+        many = None if alone else unpacked(row.get(columns.labels))
+        if many is not None and not isinstance(many, dict):
+            text = f"{columns.labels!r} is {kind(many)}; map each policy to its label or null"
+            self.findings.add("LABELS_KIND", where, text)
+        elif many is not None:  # null and absent mean "not annotated"
+            return [
+                (policy, many[policy.id]) for policy in self.policies if not self.nothing(many.get(policy.id), policy)
+            ]
+        elif columns.label not in row and (alone or columns.labels not in row):
+            self._no_column(row, where, columns)
+        elif policy := self._policy(row, where, columns):
+            value = row.get(columns.label)
+            if not self.nothing(value, policy):
+                return [(policy, value)]
+            self._unlabelled(where, policy)
+        return []
+
+    def _no_column(self, row: dict[str, Any], where: str, columns: ColumnSettings) -> None:
+        if self.settings.unlabelled == "leave_out":
+            self.findings.notes[LEFT_OUT] += 1
+            return
         either = "" if named_alone(columns) else f" or {columns.labels!r}"
         text = f"no column {columns.label!r}{either}; the row has {listed(row)}"
-        each = f", or to {POLICY_PLACE} where each policy has a column of its name" if len(policies) > 1 else ""
-        findings.add("COLUMN_MISSING", where, f"{text}; set data.columns.label=NAME{each}")
-        return {}
-    elif many is not None and not isinstance(many, dict):
-        findings.add("LABELS_KIND", where, f"{columns.labels!r} is {kind(many)}; map each policy to its label or null")
-        return {}
-    elif many is not None:  # null and absent mean "not annotated"
-        pairs = [(policy, many[policy.id]) for policy in policies if many.get(policy.id) is not None]
-        _note_lost(row, many, policies, columns, findings)
-    else:
-        policy = _own_policy(row, where, columns, policies, findings, whose)
-        pairs = [] if policy is None else [(policy, row.get(columns.label))]
-    labels_found = {
-        policy.id: _label(value, where, policy, settings, own.get(policy.id, findings)) for policy, value in pairs
-    }
-    if many is not None:
-        _refuse_contradiction(row, labels_found, where, settings, policies, findings, own)
-    return {name: label for name, label in labels_found.items() if label is not None}
+        each = f", or to {POLICY_PLACE} where each policy has a column of its name" if len(self.policies) > 1 else ""
+        mend = f"set data.columns.label=NAME{each}, or data.label_turn=last where the last turn is the label"
+        self.findings.add("COLUMN_MISSING", where, f"{text}; {mend}")
+
+    def _unlabelled(self, where: str, policy: Policy) -> None:
+        if self.settings.unlabelled == "leave_out":
+            self.findings.notes[LEFT_OUT] += 1
+            return
+        text = f"label of {policy.id!r} is missing: null, blank, or N/A, nan, None; label the row"
+        mend = "or leave such rows out: data.unlabelled=leave_out"
+        self.own.get(policy.id, self.findings).add("LABEL_MISSING", where, f"{text}, {mend}")
+
+    def nothing(self, value: Any, policy: Policy) -> bool:
+        """Whether a cell says that there is no label, and is none of the policy's nor of ``data.label_map``."""
+        value = as_text(value)
+        if value is None or value != value:  # NaN
+            return True
+        known = isinstance(value, str) and key_of(value) in _NO_LABEL
+        return known and _meant(value, policy, self.settings.label_map) not in policy.labels
+
+    def _by_column(self, row: dict[str, Any], where: str, named: str) -> list[tuple[Policy, Any]]:
+        """A row's label for each policy, from the policy's own column; an empty cell means "not annotated"."""
+        pairs = []
+        for policy in self.policies:
+            column = named.replace(POLICY_PLACE, policy.id)
+            if column not in row:
+                text = f"no column {column!r}, which data.columns.label names; the row has {listed(row)}"
+                self.own.get(policy.id, self.findings).add("COLUMN_MISSING", where, text)
+            elif not self.nothing(row[column], policy):
+                pairs.append((policy, row[column]))
+        return pairs
+
+    def _refuse_contradiction(
+        self, row: dict[str, Any], found: Mapping[str, str | None], where: str, columns: ColumnSettings
+    ) -> None:
+        """If a row has both ``label`` and ``labels``, they must agree for the policy that the row names."""
+        named = _named_policy(row, columns)
+        named = named if isinstance(named, str) or len(self.policies) > 1 else self.policies[0].id
+        for policy in self.policies:
+            alone, among = as_text(row.get(columns.label)), found.get(policy.id)
+            if policy.id != named or among is None or self.nothing(alone, policy):
+                continue
+            meant = _meant(alone, policy, self.settings.label_map) if isinstance(alone, str) else alone
+            if meant != among:
+                text = (
+                    f"{columns.label!r} says {shortened(alone)} and {columns.labels!r} says {among!r} of {policy.id!r}"
+                )
+                self.own.get(policy.id, self.findings).add("LABELS_DIFFER", where, f"{text}; remove one of them")
+
+    def _is_of(self, policy: Policy, named: Any) -> bool:
+        """Whether a row's one label is of ``policy``, by the policy that it ``named``, if any."""
+        return named == policy.id or (len(self.policies) == 1 and named is None)
+
+    def _policy(self, row: dict[str, Any], where: str, columns: ColumnSettings) -> Policy | None:
+        """The policy of the row's one label: the one that the row names, or the only policy where it names none."""
+        named = _named_policy(row, columns)
+        if isinstance(named, str | None):
+            self.whose.setdefault(named or "", []).append(where)
+        for policy in self.policies:
+            if self._is_of(policy, named):
+                return policy
+        known = ", ".join(policy.id for policy in self.policies)
+        if len(self.policies) == 1 and isinstance(named, str):
+            self.findings.notes[f"a row whose 'policy' is another than {known} is left out"] += 1
+            return None
+        text = f"'policy' is {kind(named)}; a row with one label names one of {known}"
+        mend = f"policies=[ID] reads the file for one policy, and a file for each is FILE.{POLICY_PLACE}.csv"
+        mend = f"write it there, or rename that column if it is something else; where no row names one, {mend}"
+        self.findings.add("POLICY_UNKNOWN", where, f"{text}; {mend}")
+        return None
+
+    def _label(self, value: Any, where: str, policy: Policy, by_alora: bool) -> str | None:
+        value, findings = as_text(value), self.own.get(policy.id, self.findings)
+        if not isinstance(value, str):
+            text = f"label of {policy.id!r} is {kind(value)}; it must be one of {', '.join(policy.labels)}"
+            findings.add("LABEL_UNKNOWN", where, text)
+            return None
+        own_words = {label for policy in self.policies for label in policy.labels} if by_alora else ()
+        label_map = {word: label for word, label in self.settings.label_map.items() if word not in own_words}
+        label = _meant(value, policy, label_map)
+        if label not in policy.labels and label_map.get(_REST) in policy.labels and value not in label_map:
+            label = label_map[_REST]
+            self.rest[label, value] += 1
+        elif label in policy.labels and label != label_map.get(value, value):
+            findings.notes[f"label {shortened(value)} is read as {label}"] += 1
+        elif label in policy.labels and value in policy.labels and label != value:
+            findings.notes[f"data.label_map reads {shortened(value)}, a label of {policy.id} itself, as {label}"] += 1
+        if label in policy.labels:
+            return label
+        mapped = f" (mapped from {shortened(value)})" if label != value else ""
+        text = f"label {shortened(label)}{mapped} is not one of {', '.join(policy.labels)} of policy {policy.id!r}"
+        mend = f"fix the row, map it ('data.label_map={{{quoted(plain(value)[:40])}: LABEL}}', \"*\" for all others)"
+        findings.add("LABEL_UNKNOWN", where, f"{text}; {mend}, or add the label to the policy")
+        return None
+
+    def says(self, text: str, policy: Policy) -> tuple[str | None, bool]:
+        """The label that a whole turn is the word of, and whether it is only the policy's answer word."""
+        word = text.strip().rstrip(".!")
+        if (label := _meant(word, policy, self.settings.label_map)) in policy.labels:
+            return label, False
+        words = {_folded(answer): label for answer, label in zip(policy.answers, policy.labels, strict=True)}
+        return words.get(_folded(word)), True
+
+    def close(self) -> None:
+        """What is to be said once all rows were read: values that ``*`` took, and rows that name no policy."""
+        for label in dict.fromkeys(label for label, _ in self.rest):
+            taken = [(value, times) for (meant, value), times in self.rest.most_common() if meant == label]
+            counts = ", ".join(f"{shortened(value)} ({times})" for value, times in taken)
+            text = f"'*' of data.label_map reads as {label}: {counts}"
+            self.findings.notes[text] += 1
+        nobodys, named = self.whose.get("", ()), sorted(self.whose.keys() - {""})
+        if len(self.policies) > 1 or not nobodys or not named:
+            return
+        if named == [self.policies[0].id]:
+            text = f"a row that names no policy is read as one of {self.policies[0].id}, which others name"
+            self.findings.notes[text] += len(nobodys)
+            return
+        text = f"the row names no policy, and others of the file do ({listed(named)})"
+        for where in nobodys:
+            mend = "fill in 'policy', or rename that column if it is something else"
+            self.findings.add("POLICY_UNKNOWN", where, f"{text}; {mend}")
 
 
 def named_alone(columns: ColumnSettings) -> bool:
@@ -61,69 +203,10 @@ def named_alone(columns: ColumnSettings) -> bool:
     return columns.label != ColumnSettings.label and columns.labels == ColumnSettings.labels
 
 
-def _by_column(
-    row: dict[str, Any],
-    where: str,
-    named: str,
-    policies: Sequence[Policy],
-    findings: Findings,
-    own: Mapping[str, Findings],
-) -> list[tuple[Policy, Any]]:
-    """A row's label for each policy, from the policy's own column; an empty cell means "not annotated"."""
-    pairs = []
-    for policy in policies:
-        column = named.replace(POLICY_PLACE, policy.id)
-        if column not in row:
-            text = f"no column {column!r}, which data.columns.label names; the row has {listed(row)}"
-            own.get(policy.id, findings).add("COLUMN_MISSING", where, text)
-        elif row[column] not in (None, ""):
-            pairs.append((policy, row[column]))
-    return pairs
-
-
-def _refuse_contradiction(
-    row: dict[str, Any],
-    labels_found: Mapping[str, str | None],
-    where: str,
-    settings: DataSettings,
-    policies: Sequence[Policy],
-    findings: Findings,
-    own: Mapping[str, Findings],
-) -> None:
-    """If a row has both ``label`` and ``labels``, they must agree for the policy that the row names."""
-    columns, named = settings.columns, _named_policy(row, settings.columns)
-    if columns.label == ColumnSettings.label and columns.labels != ColumnSettings.labels:
-        return  # labels alone are named, and a column "label" may be anything
-    named = named if isinstance(named, str) or len(policies) > 1 else policies[0].id
-    for policy in policies:
-        alone, among = as_text(row.get(columns.label)), labels_found.get(policy.id)
-        if policy.id != named or alone is None or among is None:
-            continue
-        alone = _meant(alone, policy, settings) if isinstance(alone, str) else alone
-        if alone != among:
-            text = f"{columns.label!r} says {shortened(alone)} and {columns.labels!r} says {among!r} of {policy.id!r}"
-            own.get(policy.id, findings).add("LABELS_DIFFER", where, f"{text}; remove one of them")
-
-
-def _note_lost(
-    row: dict[str, Any],
-    many: Mapping[str, Any],
-    policies: Sequence[Policy],
-    columns: ColumnSettings,
-    findings: Findings,
-) -> None:
-    """Notes on labels that ``labels`` seems to have under another spelling, or in its place ``label``."""
-    ids, named = {policy.id for policy in policies}, _named_policy(row, columns)
-    others = {key_of(name): name for name in many if name not in ids}
-    alone = row.get(columns.label) is not None and columns.labels == ColumnSettings.labels
-    for policy in policies:
-        if many.get(policy.id) is not None:
-            continue
-        if other := others.get(key_of(policy.id)):
-            findings.notes[f"{other!r} in {columns.labels!r} is not read: the policy is {policy.id!r}"] += 1
-        if alone and _is_of(policy, named, policies):
-            text = f"{columns.label!r} is not read next to {columns.labels!r}, which has no label of {policy.id!r}"
-            findings.notes[text] += 1
+def _in_one_column(columns: ColumnSettings) -> bool:
+    """Whether ``label`` and ``labels`` may both be there; where labels alone are named, "label" may be anything."""
+    both = columns.label == ColumnSettings.label and columns.labels == ColumnSettings.labels
+    return both or (columns.label != ColumnSettings.label and columns.labels != ColumnSettings.labels)
 
 
 def _named_policy(row: dict[str, Any], columns: ColumnSettings) -> Any:
@@ -136,84 +219,12 @@ def _named_policy(row: dict[str, Any], columns: ColumnSettings) -> Any:
     return None if nothing else value
 
 
-def _is_of(policy: Policy, named: Any, policies: Sequence[Policy]) -> bool:
-    """Whether a row's one label is of ``policy``, by the policy that it ``named``, if any."""
-    return named == policy.id or (len(policies) == 1 and named is None)
-
-
-def _own_policy(
-    row: dict[str, Any],
-    where: str,
-    columns: ColumnSettings,
-    policies: Sequence[Policy],
-    findings: Findings,
-    whose: dict[str, list[str]],
-) -> Policy | None:
-    """The policy of the row's one label: the one that the row names, or the only policy where it names none."""
-    named = _named_policy(row, columns)
-    if isinstance(named, str | None):
-        whose.setdefault(named or "", []).append(where)
-    for policy in policies:
-        if _is_of(policy, named, policies):
-            return policy
-    known = ", ".join(policy.id for policy in policies)
-    if len(policies) == 1 and isinstance(named, str):
-        findings.notes[f"a row whose 'policy' is another than {known} is left out"] += 1
-        return None
-    text = f"'policy' is {kind(named)}; a row with one label names one of {known}"
-    mend = f"policies=[ID] reads the file for one policy, and a file for each is FILE.{POLICY_PLACE}.csv"
-    mend = f"write it there, or rename that column if it is something else; where no row names one, {mend}"
-    findings.add("POLICY_UNKNOWN", where, f"{text}; {mend}")
-    return None
-
-
-def refuse_nobodys(whose: Mapping[str, Sequence[str]], policies: Sequence[Policy], findings: Findings) -> None:
-    """Findings on the rows of a file that name no policy, where others name another than the only one of ``policies``;
-    a note where all that name one name this."""
-    nobodys, named = whose.get("", ()), sorted(whose.keys() - {""})
-    if len(policies) > 1 or not nobodys or not named:
-        return
-    if named == [policies[0].id]:
-        findings.notes[f"a row that names no policy is read as one of {policies[0].id}, which others name"] += len(
-            nobodys
-        )
-        return
-    text = f"the row names no policy, and others of the file do ({listed(named)})"
-    text += "; fill in 'policy', or rename that column if it is something else"
-    for where in nobodys:
-        findings.add("POLICY_UNKNOWN", where, text)
-
-
-def _label(value: Any, where: str, policy: Policy, settings: DataSettings, findings: Findings) -> str | None:
-    value = as_text(value)
-    if not isinstance(value, str):
-        text = f"label of {policy.id!r} is {kind(value)}; it must be one of {', '.join(policy.labels)}"
-        findings.add("LABEL_MISSING" if value is None else "LABEL_UNKNOWN", where, text)
-        return None
-    label = _meant(value, policy, settings)
-    if label in policy.labels:
-        if label != settings.label_map.get(value, value):
-            findings.notes[f"label {shortened(value)} is read as {label}"] += 1
-        elif value in policy.labels and label != value:
-            findings.notes[f"data.label_map reads {shortened(value)}, a label of {policy.id} itself, as {label}"] += 1
-        return label
-    mapped = f" (mapped from {shortened(value)})" if label != value else ""
-    findings.add(
-        "LABEL_UNKNOWN",
-        where,
-        f"label {shortened(label)}{mapped} is not one of {', '.join(policy.labels)} of policy {policy.id!r}; "
-        f"fix the row, map it ('data.label_map={{{quoted(plain(value)[:40])}: LABEL}}'), or add the label to the "
-        "policy",
-    )
-    return None
-
-
-def _meant(value: str, policy: Policy, settings: DataSettings) -> str:
+def _meant(value: str, policy: Policy, label_map: Mapping[str, str]) -> str:
     """The label that ``value`` stands for: the mapped one, or the only one with the same spelling."""
-    label = settings.label_map.get(value, value)
+    label = label_map.get(value, value)
     if label in policy.labels:
         return label
-    known = {**dict(zip(policy.labels, policy.labels, strict=True)), **settings.label_map}
+    known = {**dict(zip(policy.labels, policy.labels, strict=True)), **label_map}
     alike = {meant for name, meant in known.items() if _folded(name) == _folded(value) and meant in policy.labels}
     return min(alike) if len(alike) == 1 else label
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from alora.data.formats import Row, class_names, shortened, with_class_names, without_nulls
+from alora.data.files import Row, class_names, with_class_names, without_nulls
 from alora.errors import DataError, one_line
 
 
@@ -22,12 +21,6 @@ def read_parquet(path: Path, name: str, classes: Mapping[str, Sequence[str]]) ->
     """
     try:
         number, own = 0, _classes(path)
-        for column in own.keys() & classes:
-            if own[column] != classes[column]:
-                raise DataError(
-                    f"{name}: it names the classes of {column} {shortened(own[column])}, and the card of its data set "
-                    f"{shortened(classes[column])}; mend one of them"
-                )
         known = {**classes, **own}
         for batch in parquet_batches(path):
             for value in batch.to_pylist():
@@ -55,8 +48,5 @@ def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterato
     Args:
         columns: these alone; None: all.
     """
-    names = pyarrow.parquet.read_schema(path).names
-    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
-        raise DataError(f"{path}: the column {shortened(twice[0])} is there twice; rename one of them")
     with pyarrow.parquet.ParquetFile(path) as file:
         yield from file.iter_batches(batch_size=1024, columns=columns)

@@ -1,6 +1,7 @@
 """Where rows come from: text files, Parquet files, the hub. Each row is plain data, with where it stands."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -9,9 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from alora.data.formats import SEPARATORS, Row, class_names, read_text, shortened, with_class_names
+from alora.data.files import SEPARATORS, Row, class_names, read_text, shortened, with_class_names
 from alora.errors import DataError, MissingDependency, one_line
-from alora.findings import Findings
 
 HUB = "hub:"
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -33,13 +33,13 @@ def named(source: Source) -> str:
     return ", ".join(each(source))
 
 
-def read_rows(source: str, findings: Findings) -> Iterator[Row]:
+def read_rows(source: str, notes: Counter[str]) -> Iterator[Row]:
     """Every row of ``source``: a file, or ``hub:NAME``, ``hub:NAME:SPLIT``, ``hub:NAME:CONFIG:SPLIT``.
 
-    A row that cannot be read goes to ``findings``, and reading goes on.
+    A row that cannot be read says why, and reading goes on.
     """
     if source.startswith(HUB):
-        return _read_hub(source, findings)
+        return _read_hub(source, notes)
     path = Path(source)
     try:
         is_folder, is_there = path.is_dir(), path.exists()
@@ -49,25 +49,23 @@ def read_rows(source: str, findings: Findings) -> Iterator[Row]:
         raise DataError(f"{path} is a folder; give the files in it, such as a .jsonl")
     if not is_there:
         raise DataError(f"{path}: no such file; check the path")
-    if not path.is_file():
-        raise DataError(f"{path} is a pipe or a device and no file, and rows are read more than once; save them first")
-    return _read_file(path, path.name, {}, findings)
+    return _read_file(path, path.name, {}, notes)
 
 
-def _read_file(path: Path, name: str, classes: Mapping[str, Sequence[str]], findings: Findings) -> Iterator[Row]:
+def _read_file(path: Path, name: str, classes: Mapping[str, Sequence[str]], notes: Counter[str]) -> Iterator[Row]:
     suffix = Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
     if path.suffix.lower() in PARQUET_SUFFIXES:
         from alora.data.parquet import read_parquet  # pyarrow, which clients of a server go without
 
         return read_parquet(path, name, classes)
     if suffix in (*JSON_SUFFIXES, *TABLE_SUFFIXES):
-        rows = read_text(path, name, suffix in TABLE_SUFFIXES, findings)
+        rows = read_text(path, name, suffix in TABLE_SUFFIXES, notes)
         return (with_class_names(row, classes) for row in rows)
     known = ", ".join((*JSON_SUFFIXES, *TABLE_SUFFIXES, PARQUET_SUFFIXES[0]))
     raise DataError(f"{path}: the ending {suffix!r} is not known; give {known} (text also with .gz) or hub:NAME")
 
 
-def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
+def _read_hub(source: str, notes: Counter[str]) -> Iterator[Row]:
     """The rows of a data set's files, which ``datasets`` finds (splits, configurations, patterns in the card) and which
     are read as a user's own are: no cell becomes a number or a date by a guess, and no file unpacks without bounds."""
     parts = source.removeprefix(HUB).split(":")
@@ -81,7 +79,7 @@ def _read_hub(source: str, findings: Findings) -> Iterator[Row]:
     classes = class_names(builder.info.features.to_dict() if builder.info.features else {})
     for address in files[split]:
         file, path = _fetch_hub(address, builder.repo_id, source)
-        yield from _read_file(path, file, classes, findings)
+        yield from _read_file(path, file, classes, notes)
 
 
 @cache  # one commit, however often its rows are read, and for each of its splits

@@ -102,33 +102,48 @@ def read_splits(
         raise ConfigError("no training rows: set data.train=FILE (JSON, CSV or Parquet) or data.train=hub:NAME")
     left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
 
-    def read(source: Source | None, weights: Sequence[float] = ()) -> list[LabelledConversation]:
+    def read(use: str, weights: Sequence[float] = ()) -> list[LabelledConversation]:
+        source = source_for(settings, use)
         if source is None:
             return []
-        rows, unusable = read_shared_rows(source, settings, policies, weights, Findings(notes))
+        rows, unusable = read_shared_rows(source, settings, policies, weights, Findings(notes), use)
+        if not rows and getattr(settings, use) is None:  # data.columns.split calls none so
+            return []
         labelled = {name for row in rows for name in row.labels}
         for name in (name for name in by_id if name not in labelled):
             left_out.setdefault(name, unusable.get(name, none_labelled(source, len(rows), name)))
         left_out.require_some(by_id)
         return [row for row in rows if row.labels]
 
-    train, validation = read(settings.train, settings.weights), read(settings.validation)
+    train, validation = read("train", settings.weights), read("validation")
     train = train if most is None else at_most(train, policies, most)
-    if settings.validation is None:
+    if settings.validation is None and not validation:
         train, validation = hold_out(fold_rows(train, settings.folds), settings.validation_share)
-    splits = Splits(tuple(train), tuple(validation), tuple(read(settings.test)))
+    splits = Splits(tuple(train), tuple(validation), tuple(read("test")))
     left_out.each([name for name in by_id if name not in left_out], lambda name: require_labels(splits, by_id[name]))
     left_out.require_some(by_id)
     return splits, left_out
 
 
+def source_for(settings: DataSettings, use: str) -> Source | None:
+    """The source of the rows to train on, to validate by or to test on: its own, or that of all with
+    ``data.columns.split``."""
+    own = getattr(settings, use)
+    return settings.train if own is None and settings.columns.split is not None else own
+
+
 def read_policy_rows(
-    source: Source, settings: DataSettings, policies: Sequence[Policy], findings: Findings | None = None
+    source: Source,
+    settings: DataSettings,
+    policies: Sequence[Policy],
+    findings: Findings | None = None,
+    use: str | None = None,
 ) -> tuple[list[LabelledConversation], LeftOut]:
     """Unmerged rows of ``policies`` from one source or (``%policy%`` in its name) from one file for each.
 
     Args:
         findings: keeps the notes on how the rows were read.
+        use: train, validation or test, for ``data.columns.split``.
 
     Returns:
         The rows, and the policies whose own file, or whose labels in a common source, cannot be used; they have no
@@ -138,14 +153,14 @@ def read_policy_rows(
         DataError: a source of several policies cannot be used.
     """
     if POLICY_PLACE not in named(source):
-        return _read_common(source, settings, policies, findings)
+        return _read_common(source, settings, policies, findings, use)
     left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
 
     def read(name: str) -> list[LabelledConversation]:
         own = Findings(
             None if findings is None else findings.notes
         )  # what is wrong in one file is not the fault of the next
-        return read_labelled(source_of(source, by_id[name]), settings, by_id[name], own)
+        return read_labelled(source_of(source, by_id[name]), settings, by_id[name], own, use)
 
     return [row for rows in left_out.each(by_id, read).values() for row in rows], left_out
 
@@ -156,10 +171,11 @@ def read_shared_rows(
     policies: Sequence[Policy],
     weights: Sequence[float] = (),
     findings: Findings | None = None,
+    use: str | None = None,
 ) -> tuple[list[LabelledConversation], LeftOut]:
     """As :func:`read_policy_rows`; from a file for each policy, rows with the same conversation become one, so that
     their policies share its prefix. ``weights`` are of the sources' rows; empty: all the same."""
-    rows, left_out = read_policy_rows(source, settings, policies, findings)
+    rows, left_out = read_policy_rows(source, settings, policies, findings, use)
     rows = [replace(row, weight=weights[row.source]) for row in rows] if weights else rows
     return merge_rows(rows) if POLICY_PLACE in named(source) else rows, left_out
 
@@ -180,12 +196,16 @@ def source_of(source: Source, policy: Policy) -> Source:
 
 
 def _read_common(
-    source: Source, settings: DataSettings, policies: Sequence[Policy], findings: Findings | None
+    source: Source,
+    settings: DataSettings,
+    policies: Sequence[Policy],
+    findings: Findings | None,
+    use: str | None,
 ) -> tuple[list[LabelledConversation], LeftOut]:
     # Of a single policy, wrong labels are the source's fault, so that all that is wrong is listed at once.
     findings = Findings() if findings is None else findings
     own = {policy.id: Findings(findings.notes) for policy in policies if len(policies) > 1}
-    rows = read_multilabelled(source, settings, policies, own, findings)
+    rows = read_multilabelled(source, settings, policies, own, findings, use)
     left_out = LeftOut({name: wrong.error(named(source)) for name, wrong in own.items() if wrong.count})
     if left_out:
         usable = [{name: label for name, label in row.labels.items() if name not in left_out} for row in rows]

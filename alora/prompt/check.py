@@ -7,7 +7,7 @@ from alora.activation import last_occurrence
 from alora.config.schema import PromptSettings
 from alora.data.conversation import LabelledConversation
 from alora.errors import RenderError
-from alora.findings import ERROR, WARNING, Finding, Findings
+from alora.findings import WARNING, Finding, Findings
 from alora.policy import Policy
 from alora.prompt.render import Renderer, cut_from
 
@@ -74,7 +74,7 @@ def check_prompts(
 
 
 def _truncation(name: str, cut: list[tuple[int, int, str]], rows: int, settings: PromptSettings) -> list[Finding]:
-    """What is cut, as (tokens lost, tokens before, where): doubtful, or wrong where too many rows lose most of it."""
+    """What is cut, as (tokens lost, tokens before, where), and what to do where too many rows lose most of it."""
     _, whole, where = max(cut)
     gutted = sum(2 * tokens > before for tokens, before, _ in cut)
     windows, taken_from = settings.truncation == "windows", cut_from(settings)
@@ -91,7 +91,7 @@ def _truncation(name: str, cut: list[tuple[int, int, str]], rows: int, settings:
         "or score all of it with prompt.truncation=windows, keep the end with prompt.truncation=start, split long "
         "conversations into rows, or leave them out"
     )
-    return [Finding(ERROR, "TRUNCATED_MOST", name, f"{gutted} of {rows} rows lose more than half: {text}, {choices}")]
+    return [Finding(WARNING, "TRUNCATED_MOST", name, f"{gutted} of {rows} rows lose more than half: {text}, {choices}")]
 
 
 def too_long(tokens: int, limit: int, suffix: int, remedy: str = IN_RECIPE) -> str:

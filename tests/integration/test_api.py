@@ -119,6 +119,8 @@ def test_what_is_wrong_is_said(battery):
         battery.score("hello")
     with pytest.raises(DataError, match="row 1 is missing or null; give a list of"):
         next(battery.score_many([None]))
+    with pytest.raises(DataError, match="which are not read as turns"):
+        battery.score({"text": "User: hi\nAssistant: ho"})
     with pytest.raises(ConfigError, match="errors is 'ignore'; give raise or return"):
         battery.score_many([TALK], errors="ignore")
     with pytest.raises(BundleError, match="is not a folder"):
@@ -135,7 +137,6 @@ def test_what_is_wrong_is_said(battery):
         ({"messages": TALK, "generated_text": "Ho"}, "'generated_text' is not read"),
         ({"messages": TALK, "body": "Ho", "id": "1"}, "'body' is not read"),
         ({"messages": TALK, "response": "Ho"}, "'response' is not read: .*; give a list of messages, with every turn"),
-        ({"text": "User: hi\nAssistant: ho"}, "messages are read from data.columns.messages=text; give a list"),
         ({"prompt": "Hi", "response": "Ho", "thread": TALK}, "'thread' is not read"),
     ],
 )

@@ -36,7 +36,6 @@ ROWS = {
     "empty file": rows_case("", "rows.jsonl holds no rows", "at least one row per label"),
     "blank lines": rows_case("\n \n\n", "rows.jsonl holds no rows"),
     "truncated JSON": rows_case(lines('{"id": "9", "mess'), "rows.jsonl:9: not JSON", "each line is one object"),
-    "a key twice": rows_case(lines('{"label": "ok", "label": "violation"}'), "rows.jsonl:9", "'label' is there twice"),
     "NaN for a label": rows_case(lines('{"messages": [], "label": NaN}'), "rows.jsonl:9"),
     "UTF-16": rows_case(lines().encode("utf-16"), "rows.jsonl", "UTF-16", "save it as UTF-8"),
     "Latin-1": rows_case(lines().encode() + b'{"a": "\xe4"}', "rows.jsonl:9: not UTF-8", "save the file as UTF-8"),

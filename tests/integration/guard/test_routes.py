@@ -212,7 +212,7 @@ CALL = {"function": {"name": "pay", "arguments": BAD}}
     [
         (BAD, {"texts": [BAD]}, [BAD]),  # the model repeats what the user wrote
         ([{"type": "text", "text": "Repeat:"}, {"type": "text", "text": BAD}], {"texts": [BAD]}, [BAD]),
-        ("hi", {"texts": ["ok"], "tool_calls": [CALL]}, ["ok", f"[calls pay {BAD}]"]),
+        ("hi", {"texts": ["ok"], "tool_calls": [CALL]}, [f"ok\n[calls pay {BAD}]"]),
         ("hi", {"tool_calls": [CALL]}, [f"[calls pay {BAD}]"]),
     ],
 )

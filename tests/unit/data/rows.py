@@ -1,12 +1,14 @@
 """Rows that the tests of reading share."""
 
 import json
+from collections import Counter
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.columns import find_columns, note_unread
 from alora.data.conversation import Rejected, stream_conversations
+from alora.data.formats import recognise
 from alora.data.labelled import read_labelled
-from alora.data.messages import conversation_of
+from alora.data.turns import read_row
+from alora.errors import DataError
 from alora.findings import Findings
 from alora.policy import Policy
 
@@ -33,6 +35,20 @@ def read(path, **settings):
     return read_labelled(path, DataSettings(**settings), POLICY)
 
 
+def codes(path, **settings):
+    """The codes of what is wrong with a file, each with the number of rows."""
+    try:
+        read(path, **settings)
+    except DataError as error:
+        return {finding.code: finding.count for finding in error.findings}
+    return {}
+
+
+def said(conversation):
+    """Who says what."""
+    return [(message.role, message.text) for message in conversation.messages]
+
+
 def streamed(path, *lines, notes=None, **columns):
     """The turns of each row, by role, or its problem."""
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -47,10 +63,11 @@ def roles(conversation):
 
 def read_one(row, **settings):
     """One row, without a file, and what was found."""
-    findings = Findings()
-    known = DataSettings(**settings)
-    usual = known.columns.messages == ColumnSettings.messages
-    known.columns = find_columns(known.columns, [row], findings)
-    if usual:
-        note_unread(known.columns, row, findings, set())
-    return conversation_of(row, "f:1", known, findings), findings
+    findings, known = Findings(), DataSettings(**settings)
+    try:
+        layout = recognise([row], known, "f:1")
+    except DataError as error:
+        for finding in error.findings:
+            findings.add(finding.code, finding.where, finding.problem)
+        return None, findings
+    return read_row(row, "f:1", layout, known, findings, Counter()), findings

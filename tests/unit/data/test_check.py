@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from alora.data.check import ERROR, WARNING, check_balance, check_duplicates, check_turns, check_unsplit
+from alora.data.check import ERROR, WARNING, check_balance, check_duplicates, check_roles, check_turns
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.policy import Policy
 
@@ -92,57 +92,38 @@ def test_rows_that_no_policy_has_on_both_sides_are_no_leak():
     assert {finding.code for finding in check_duplicates(splits, *others)} == {"DUPLICATES", "LEAK", "GROUP_LEAK"}
 
 
-def test_rows_that_read_as_transcripts_are_doubtful():
-    chats = [row(f"Agent: hello\nCustomer: {i}\nhttp://a.b/c") for i in range(3)]
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Agent: hello\nCustomer: {}",
+        "[10:00] Agent: hello\n[10:01] Customer: {}",
+        "**Agent**: hello\n**Customer**: {}",
+        "Kundin: hello\nBerater: {}",
+        "एजेंट: a\n**ग्राहक**: {}",
+        "<Agent>hello</Agent>\n<User>{}</User>",
+    ],
+)
+def test_rows_of_one_message_that_reads_as_a_transcript_are_doubtful(text):
+    chats = [row(text.format(n), where=f"train.jsonl:{n}") for n in range(3)]
     (finding,) = check_turns({"train": [*chats, row("hello")]})
     assert (finding.severity, finding.code, finding.where) == (WARNING, "TRANSCRIPT", "train")
-    assert "data.role_map={Agent: ROLE, Customer: user}" in finding.problem
-    (three,) = check_turns({"train": [row(f"Agent: hello\nBot: wait\nCustomer: {i}") for i in range(3)]})
-    assert "data.role_map={Agent: ROLE, Bot: assistant, Customer: user}" in three.problem
-    for cut in ("<br>", "<BR />", "\r", "\x0b", "\u2028"):
-        assert check_turns({"train": [row(f"Agent: hello{cut}Customer: {i}{cut}http://a.b") for i in range(3)]}) == [
-            finding
-        ]
-    for stamp in ("[10:00] ", "(10:00) ", "10:00:05 ", "2024-05-01 10:00 ", "[2024-05-01T10:00Z] "):
-        stamped = [row(f"{stamp}Agent: hello\n{stamp}Customer: {i}\n{stamp}http://a.b") for i in range(3)]
-        assert check_turns({"train": stamped}) == [finding]
-    for mark, colon in (("### ", ":"), ("**", ":**"), ("_", "_:"), ("> ", ":"), ("", "："), ("", " :")):
-        marked = [row(f"{mark}Agent{colon} hello\n{mark}Customer{colon} {i}") for i in range(3)]
-        assert check_turns({"train": marked}) == [finding]
-    assert check_turns({"train": [row(f"- Product: kettle\n- Agent: none\n- State: {i}") for i in range(3)]}) == []
-    assert check_turns({"train": [row("2024-05-01 10:00 in\n2024-05-01 11:00 out")]}) == []
+    assert check_turns({"train": [*chats, *[row("hello")] * 9]}) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["Re: a", "see http://a.b", "2024-05-01 10:00 in\n2024-05-01 11:00 out", "a <b>c</b> <i>d</i>"]
+)
+def test_other_texts_are_no_transcripts(text):
+    assert check_turns({"train": [row(text)] * 4}) == []
     turns = LabelledConversation(Conversation("t", (Message("user", "Agent: a\nCustomer: b"),) * 2))
-    for rows in ([], [turns], [row("Re: a"), row("b: c")], [*chats, *[row("hello")] * 9]):
-        assert check_turns({"train": rows}) == []
+    assert check_turns({"train": [turns]}) == []
 
 
-NAMES = ["Ann", "Bob", "Cid", "Dan", "Eve"]
-
-
-@pytest.mark.parametrize("speaker", ["Agent", "Visitor", "", "Support"])
-def test_transcripts_whose_speakers_differ_from_row_to_row_are_doubtful(speaker):
-    """A customer's own name in each, or an agent's; no map of speakers has them."""
-    chats = [f"{speaker or name}: hello\n{name} Lee: it broke" for name in NAMES]
-    rows = [row(text) for text in chats]
-    (finding,) = check_turns({"train": [*rows, *[row("a")] * 14]})
-    assert (finding.severity, finding.code) == (WARNING, "TRANSCRIPT")
-    assert f"several speakers, others in each, such as '{speaker or 'Ann'}'" in finding.problem
-    assert "gather a conversation's turns into messages" in finding.problem
-    assert "data.role_map={" not in finding.problem
-    assert check_turns({"train": [*rows, *[row("a")] * 15]}) == []
-    assert check_turns({"train": [row(f"{speaker or name}: hello\n{speaker or name}: again") for name in NAMES]}) == []
-    said = [row(f"{name}: a\nIt is as I said before: b") for name in NAMES]
-    assert check_turns({"train": said}) == []
-    asked = [(Message("user", text), Message("assistant", "Yes")) for text in chats]
-    columns = [LabelledConversation(Conversation("c", messages, by_column=True), where="f:1") for messages in asked]
-    replying = [finding.code for finding in check_turns({"train": columns})]
-    assert replying == (["TRANSCRIPT"] if speaker in ("Agent", "Support") else [])  # a form has such lines as well
-
-
-@pytest.mark.parametrize(("agent", "customer"), [("एजेंट", "ग्राहक"), ("ตัวแทน", "ลูกค้า"), ("Đại diện", "Kha\u0301ch")])
-def test_letters_of_several_characters_are_of_a_name(agent, customer):
-    (finding,) = check_turns({"train": [row(f"{agent}: a\n**{customer}**: {i}") for i in range(3)]})
-    assert f"{customer}: ROLE" in finding.problem
+def test_a_speaker_that_no_turn_has_is_doubtful():
+    assert check_roles({"Bot": "assistant", "user": "user", "*": "user"}, ["role 'Bot' is read as assistant"]) == []
+    (finding,) = check_roles({"Bott": "assistant"}, ["role 'Bot' is read as assistant"])
+    assert (finding.severity, finding.code) == (WARNING, "ROLE_UNUSED")
+    assert "'Bott'" in finding.problem
 
 
 def test_transcripts_are_told_of_every_split_file_and_policy():
@@ -161,40 +142,4 @@ def test_transcripts_are_told_of_every_split_file_and_policy():
     shared = [replace(item, where=f"plain.jsonl:{i}") for i, item in enumerate(chats)]
     assert check_turns({"train": [*plain, *shared]}) == []
     (finding,) = check_turns({"train": [*plain, *(replace(item, labels={"q": "ok"}) for item in shared)]})
-    assert finding.problem.startswith("9 rows are one message with lines of 'Agent:' and 'Customer:' (plain.jsonl:0)")
-
-
-def test_transcripts_in_the_first_of_two_columns_are_doubtful_and_no_role_map_is_offered():
-    def columns(asked, unsplit=(), system=()):
-        messages = (*system, Message("user", asked), Message("assistant", "Yes"))
-        return LabelledConversation(Conversation("c", messages, unsplit, by_column=True), where="f:1")
-
-    chat, system = "Human: hello\n\nAssistant: hi\n\nHuman: now?", (Message("system", "Be kind"),)
-    (finding,) = check_turns({"train": [columns(chat), columns(chat, system=system), row("hello")]})
-    assert (finding.code, finding.where) == ("TRANSCRIPT", "train")
-    assert "lines of 'Assistant:' and 'Human:' in their first text column" in finding.problem
-    assert (
-        "gather a conversation's turns into messages, or into one text where a line with its speaker opens"
-        in finding.problem
-    )
-    assert "data.role_map={" not in finding.problem
-    asked = (Message("user", "Support Ann: a\nClient: b"), Message("user", "Why?"), Message("assistant", "So"))
-    three = LabelledConversation(Conversation("t", asked, by_column=True))
-    assert "lines of 'Client:' and 'Support Ann:'" in check_turns({"train": [three]})[0].problem
-    form = "Context: a\nUser: b\nQuestion: c"
-    for rows in (
-        [columns(form)],
-        [columns("hello")],
-        [columns(chat), *[columns("hello")] * 3],
-        [columns(chat, ("A",))],
-    ):
-        assert check_turns({"train": rows}) == []
-    other = LabelledConversation(Conversation("o", (Message("user", chat),), ("Human",)))
-    one, two = check_unsplit("train", [other, columns(chat, ("Assistant",))])
-    assert "put line breaks before" in one.problem
-    assert two.problem.startswith("1 of 2 rows have 'Assistant:' within a message: a text next to others of its row is")
-    assert (
-        "gather a conversation's turns into messages, or into one text where a line with its speaker opens"
-        in two.problem
-    )
-    assert "put line breaks" not in two.problem
+    assert finding.problem.startswith("9 rows are one message")

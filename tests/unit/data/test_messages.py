@@ -4,11 +4,8 @@ import json
 
 import pytest
 
-from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.labelled import read_labelled
+from alora.config.schema import ColumnSettings
 from alora.data.messages import Message, ToolCall
-from alora.errors import DataError
-from alora.policy import Policy
 from tests.unit.data.rows import SPOKEN_BY, TURNS, read_one
 
 PHOTO = {"type": "image_url", "image_url": {"url": "x"}}
@@ -52,7 +49,7 @@ def test_sharegpt():
     turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}, {"from": "observation", "value": "4"}]
     conversation, findings = read_one({"conversations": turns})
     assert conversation.messages == (Message("user", "Hi"), Message("assistant", "Ho"), Message("tool", "4"))
-    assert "messages are read from data.columns.messages=conversations" in findings.notes
+    assert findings.notes["role 'human' is read as user"] == 1
 
 
 def test_roles_in_other_words():
@@ -85,9 +82,9 @@ def test_a_row_without_any_text_is_a_finding_and_no_note():
     assert not findings.notes
 
 
-@pytest.mark.parametrize("cell", [str([{"role": "user", "content": "Hi"}]), '[{"from": "human", "value": "H'])
+@pytest.mark.parametrize("cell", [str([{"role": "user", "content": "Hi"}])[:-5], '[{"from": "human", "value": "H'])
 @pytest.mark.parametrize("column", ["messages", "chat"])
-def test_messages_as_python_prints_them_are_no_text(cell, column):
+def test_messages_that_are_cut_short_are_no_text(cell, column):
     conversation, findings = read_one({column: cell}, columns=ColumnSettings(messages=column))
     assert conversation is None
     (finding,) = findings.all()
@@ -164,52 +161,19 @@ def test_a_key_that_is_no_text_is_passed_over():
     assert conversation.messages == (Message("user", "Hi"),)
 
 
-def test_messages_in_one_of_several_text_columns_are_one_text_and_noted():
-    note = "messages in column 'history', as JSON or as Python prints them, are read as one text"
-    for messages in (json.dumps(TURNS), str(TURNS)):
-        conversation, findings = read_one(
-            {"history": messages, "response": "Ho"}, columns=ColumnSettings(messages="history,response")
-        )
-        assert conversation.messages == (Message("user", messages), Message("assistant", "Ho"))
-        assert findings.notes[note] == 1
-        _, findings = read_one(
-            {"history": "[1]", "response": messages[:3]}, columns=ColumnSettings(messages="history,response")
-        )
-        assert not findings.notes
-    columns = ColumnSettings(messages="chat")
-    for written in (
-        json.dumps({"messages": TURNS}),
-        json.dumps(TURNS[0]),
-        '{"choices": [{"message": {}}]}',
-        str([{"timestamp": 1, **TURNS[0]}]),
-        "array([{'id': 1, 'role': 'user'}])",
-        json.dumps([{"type": "text", "text": "Hi"}])[:20],
-    ):
-        conversation, findings = read_one({"chat": written}, columns=columns)
-        assert conversation.messages == (Message("user", written),)
-        assert findings.notes == {note.replace("history", "chat"): 1, "column 'chat' is read as user": 1}
-    blank = " " * 1_000_000 + "Hi"
-    assert read_one({"chat": blank, "label": "ok"}, columns=columns)[0].messages == (Message("user", blank),), "at once"
-    pasted = '[{"id": 1, "value": 3}] what is wrong with this?'
-    assert read_one({"chat": pasted}, columns=columns)[1].notes == {"column 'chat' is read as user": 1}
+@pytest.mark.parametrize("write", [json.dumps, str])
+def test_messages_in_one_of_several_columns_are_turns(write):
+    conversation, _ = read_one(
+        {"history": write(TURNS), "response": "Ho"}, columns=ColumnSettings(messages="history,response")
+    )
+    assert conversation.messages == (Message("user", "Hi"), Message("assistant", "Ho"))
+
+
+@pytest.mark.parametrize(
+    "pasted", ['[{"id": 1, "value": 3}] what is wrong?', "[1, 2]", '{"a": 1}', " " * 10_000 + "Hi"]
+)
+def test_a_pasted_text_is_a_text(pasted):
     assert read_one({"text": pasted})[0].messages == (Message("user", pasted),)
-
-
-@pytest.mark.parametrize("key", ["conversation_id", "chatId", "thread_id"])
-def test_a_list_of_several_conversations_messages_is_refused(key):
-    def said(*ids):
-        items = [{"role": "user", "content": "Hi", "turn": turn, key: one} for turn, one in enumerate(ids)]
-        return read_one({"messages": items})[1].all()
-
-    (finding,) = said("c1", "c1", "c2")
-    assert finding.problem.startswith(f"{key!r} is 'c2', and another before; one row is one conversation")
-    assert finding.where.endswith("message 3")
-    assert not said("c1", "c1")
-    assert not said(7, "7", None)
-    for other in ("message_id", "conversation_part_id", "chat_user_id", "parent_thread_id", "ticket_comment_id"):
-        assert not read_one({"messages": [{"role": "user", "content": "Hi", other: number} for number in "ab"]})[
-            1
-        ].all()
 
 
 def test_a_role_that_is_null_is_said_elsewhere():
@@ -236,17 +200,6 @@ def test_a_system_column_is_the_first_message_before_texts_too():
     assert len(read_one({"system": "Be kind.", **pair}, columns=named)[0].messages) == 3
     conversation, findings = read_one({**pair, "text": "all of it"}, columns=named)
     assert [m.role for m in conversation.messages] == ["user", "assistant"]
-
-
-def test_messages_as_python_prints_them_are_one_finding(tmp_path):
-    chats = tmp_path / "chats.jsonl"
-    cells = [str([{"role": "user", "content": f"talk {number}"}]) for number in range(30)]
-    chats.write_text("".join(json.dumps({"chat": cell, "label": "ok"}) + "\n" for cell in cells))
-    with pytest.raises(DataError) as caught:
-        read_labelled(str(chats), DataSettings(columns=ColumnSettings(messages="chat")), Policy("p", "T", "R"))
-    (finding,) = caught.value.findings
-    assert finding.count == 30
-    assert finding.where.startswith("chats.jsonl:1: 'chat' is str")
 
 
 def test_a_text_may_begin_as_a_list():
@@ -348,7 +301,6 @@ def test_what_sdks_and_logs_put_next_to_a_text_is_no_obstacle(name):
         ({"refusal": {"text": "b"}}, "refusal"),
         ({"from": "b"}, "from"),
         ({"content": [{"type": "text", "text": "a", "input": "b"}]}, "input"),
-        ({"content": [{"type": "tool_result", "text": "a", "content": "b"}]}, "content"),
     ],
 )
 def test_a_text_that_would_be_lost_stops_the_row_or_is_left_out_and_noted(item, key):

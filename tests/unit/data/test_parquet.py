@@ -106,14 +106,6 @@ def test_class_names_of_the_file_and_of_the_card_stand_next_to_each_other(tmp_pa
     assert row.value == {"a": "violation", "b": "yes", "c": 1}
 
 
-def test_parquet_with_two_columns_of_one_name_is_refused_by_the_name(tmp_path):
-    path = tmp_path / "rows.parquet"
-    columns = [pyarrow.array(["ok"]), pyarrow.array(["violation"])]
-    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["label", "label"]), path)
-    with pytest.raises(DataError, match=r"rows.parquet: the column 'label' is there twice"):
-        read(str(path))
-
-
 def test_parquet_gives_every_kind_of_value_as_it_is(tmp_path):
     path = tmp_path / "rows.parquet"
     rows = [
@@ -130,3 +122,16 @@ def test_parquet_gives_every_kind_of_value_as_it_is(tmp_path):
     ] * 700
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     assert [row.value for row in sources.read_rows(str(path), Findings())] == rows
+
+
+def test_a_turn_without_content_is_one_in_a_table_too(tmp_path):
+    turns = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": "a"},
+    ]
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist([{"messages": turns, "label": "ok"}]), tmp_path / "rows.parquet"
+    )
+    (found,) = read(str(tmp_path / "rows.parquet"))
+    assert [message.content for message in found.conversation.messages] == ["Hi", "a"]

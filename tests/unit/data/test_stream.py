@@ -50,26 +50,6 @@ def test_the_first_row_of_a_known_form_decides_how_texts_are_read(tmp_path):
     assert outcomes(tmp_path / "a.jsonl") == ["COLUMN_MISSING", "ROW_KIND", "a.jsonl:3", "a.jsonl:4", "COLUMN_MISSING"]
 
 
-def test_a_lone_bracket_is_one_bad_line_and_no_array(tmp_path):
-    file = tmp_path / "a.jsonl"
-    file.write_text("\n".join(["[", row(), row(), "}"]))
-    assert outcomes(file) == ["NOT_JSON", "a.jsonl:2", "a.jsonl:3", "NOT_JSON"]
-    for array in (f"[\n{row()}\n]\n", f"[\n{row()},\n{row()}\n]", f"[\n{row()}\n,{row()}]", f"[\n\n{row()}]"):
-        file.write_text(array)
-        assert outcomes(file) == [f"a.jsonl:{1 + n}" for n in range(array.count("role"))]
-
-
-def test_lists_of_messages_line_by_line_are_rows_that_lack_their_column(tmp_path):
-    talk = '[{"role": "user", "content": "Hi"}]'
-    for text in (f"{talk}\n{talk}\n", f"\ufeff{talk}\n {talk}"):
-        (tmp_path / "a.jsonl").write_text(text)
-        found = [row for _, row in stream_conversations(str(tmp_path / "a.jsonl"))]
-        assert [one.where for one in found] == ["a.jsonl:1", "a.jsonl:2"]
-        assert all("a row is an object with 'messages', not list" in str(one.findings[0]) for one in found)
-    (tmp_path / "a.jsonl").write_text(f"[{row()}]\n\n")
-    assert outcomes(tmp_path / "a.jsonl") == ["a.jsonl:1"], "an array in one line"
-
-
 def test_a_nul_byte_costs_its_line_alone(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join([row(), "\0\0" + row(), row(), "\0"]))
     assert outcomes(tmp_path / "a.jsonl") == ["a.jsonl:1", "NUL_BYTES", "a.jsonl:3", "NUL_BYTES"]

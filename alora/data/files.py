@@ -1,0 +1,270 @@
+"""Text files of rows: JSON lines, a JSON array, CSV and TSV, also packed by gzip, one row in memory at a time; and
+objects of tables, read whole."""
+
+import ast
+import csv
+import gzip
+import io
+import json
+import re
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from alora.data.tables import unwrapped
+from alora.errors import DataError
+
+SEPARATORS = (",", ";", "\t")  # of a table; its first line shows which
+CHUNK = 2**20
+SHOWN = 8  # names in a message
+CUT_SHORT = "; the file is read up to here, as an array of rows"  # ends the one problem that hides further rows
+_GZIP, UTF8_BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
+_FOREIGN = {
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+    b"PK\x03\x04": "a spreadsheet or a zip file; save the table as CSV in UTF-8, or unpack the file",
+    b"PAR1": "a Parquet file; name it .parquet",
+}
+Stream = io.BufferedReader | gzip.GzipFile
+# Messages as Python prints them: pandas writes a cell so.
+PRINTED = re.compile(r"""\s*\[?\s*\{\s*['"](?:role|from|type|content|value|messages)['"]\s*:""")
+_BETWEEN = re.compile(r"[\s,]*")
+_CLASS_NUMBER = re.compile(r"\s*(-?[0-9]{1,99})(?:\.0*)?\s*")
+
+
+class Row(NamedTuple):
+    """One row as it was read: where (``train.jsonl:17``) and its value, or why there is none (code and text)."""
+
+    where: str
+    value: Any
+    problem: tuple[str, str] | None = None
+
+
+def read_text(path: Path, name: str, table: bool, notes: Counter[str]) -> Iterator[Row]:
+    """The rows of a ``table`` (CSV, TSV) or of JSON; ``name`` is the file's in ``Row.where``, followed by
+    the number of the line or, in a JSON array, of the row."""
+    try:
+        with _open(path) as stream:
+            start = stream.peek(CHUNK)[:CHUNK]
+            for magic, what in _FOREIGN.items():
+                if start.startswith(magic):
+                    raise DataError(f"{path} is {what}")
+            if table:
+                yield from _read_table(stream, name, start, notes)
+            elif start.removeprefix(UTF8_BOM).lstrip().startswith(b"["):
+                with io.TextIOWrapper(stream, "utf-8-sig") as text:  # type: ignore[arg-type]
+                    yield from _read_array(text, name)
+            elif (tables := _read_tables(stream, name)) is not None:
+                for text, rows in tables:
+                    notes[text] += 1
+                    yield from rows
+            else:
+                yield from _read_lines(stream, name)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error.reason}); save it as UTF-8 (CSV UTF-8 in a spreadsheet)") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: its gzip data is damaged ({error}); get the file again") from error
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}; check the file and its permissions") from error
+
+
+def _open(path: Path) -> Stream:
+    with path.open("rb") as stream:
+        packed = stream.read(2) == _GZIP
+    return gzip.GzipFile(path) if packed else path.open("rb")
+
+
+def parse_json(text: str) -> Any:
+    """JSON; ValueError with a message that completes "not JSON: ..."."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        cut = ", the text ends too early" if error.pos >= len(text.rstrip()) else ""
+        raise ValueError(f"{error.msg} at column {error.colno}{cut}") from None
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's keys and values; ValueError for a key that is there twice, which two readers may read differently."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ValueError(f"the key {shortened(twice)} is there twice")
+    return result
+
+
+def unpacked(value: Any) -> Any:
+    """A list or an object that a table's cell holds as JSON, or as Python prints it; anything else as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        if not PRINTED.match(value):
+            return value
+    try:
+        return ast.literal_eval(value.strip())  # values alone, and no code
+    except (ValueError, SyntaxError):
+        return value
+
+
+def without_nulls(value: Any, in_list: bool = False) -> Any:
+    """A table's cell without what the table adds: each object in a list has the keys of all there, the others' null."""
+    if isinstance(value, list):
+        return [without_nulls(item, True) if isinstance(item, list | dict) else item for item in value]
+    if in_list and isinstance(value, dict):
+        return {key: without_nulls(item, True) for key, item in value.items() if item is not None or key == "content"}
+    return value
+
+
+def class_names(features: Any) -> dict[str, list[str]]:
+    """The names of each column of class numbers, from a data set's ``features`` as its card and its Parquet files hold
+    them (``datasets.Features.to_dict``)."""
+    found = {}
+    for column, feature in features.items() if isinstance(features, dict) else ():
+        names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            found[column] = names
+    return found
+
+
+def with_class_names(row: Row, classes: Mapping[str, Sequence[str]]) -> Row:
+    """A row with names in place of class numbers, which mean nothing without their data set. A number may be a text,
+    and 1 may be 1.0, as tables with gaps write it."""
+    if not classes or not isinstance(row.value, dict):
+        return row
+    named = {}
+    for column in row.value.keys() & classes:
+        cell, names = row.value[column], classes[column]
+        written = _CLASS_NUMBER.fullmatch(str(cell)) if isinstance(cell, str | int | float) else None
+        number = int(written[1]) if written else -1
+        if 0 <= number < len(names) and not (isinstance(cell, str) and cell.strip() in names):
+            named[column] = names[number]
+    return row._replace(value=row.value | named)
+
+
+def shortened(value: Any) -> str:
+    """``repr`` of a user's value, short enough for a message."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def listed(row: Iterable[Any]) -> str:
+    """The columns of a row, or other names, for a message."""
+    names = list(row)
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return (", ".join(map(shortened, names[:SHOWN])) or "no columns") + more
+
+
+def kind(value: Any) -> str:
+    """What a value is, for an error message."""
+    return "missing or null" if value is None else f"{type(value).__name__} {shortened(value)}"
+
+
+def _read_tables(stream: Stream, name: str) -> Iterator[tuple[str, list[Row]]] | None:
+    """The tables of a file that is one object, each with a note that says where its rows lie; None for any other."""
+    first, second = stream.readline().removeprefix(UTF8_BOM), stream.readline()
+    spread = first.strip() == b"{" and second.lstrip().startswith(b'"')
+    try:
+        content = json.loads(first + second + (stream.read() if spread else b"")) if spread or not second.strip() else 0
+    except ValueError:
+        if spread:
+            text = f"{name} spreads an object over several lines; write one per line (jq -c), or an array"
+            raise DataError(text) from None
+        content = None
+    found = unwrapped(content) or ([("the file is one row", [content])] if spread else [])
+    if not found:
+        stream.seek(0)
+        return None
+    numbers = count(1)
+    return ((text, [Row(f"{name}:{next(numbers)}", row) for row in rows]) for text, rows in found)
+
+
+def _read_lines(stream: Stream, name: str) -> Iterator[Row]:
+    for number, line in enumerate(stream, 1):
+        where = f"{name}:{number}"
+        line = line.removeprefix(UTF8_BOM) if number == 1 else line
+        if b"\x00" in line:
+            yield Row(where, None, ("NUL_BYTES", "holds NUL bytes, so it is not text; give JSONL in UTF-8"))
+        elif line.strip():
+            yield _parse_line(where, line)
+
+
+def _parse_line(where: str, line: bytes) -> Row:
+    try:
+        return Row(where, parse_json(line.decode("utf-8")))
+    except UnicodeDecodeError as error:
+        text = f"not UTF-8: {error.reason} at byte {error.start} of the line; save the file as UTF-8"
+        return Row(where, None, ("NOT_UTF8", text))
+    except ValueError as error:
+        return Row(where, None, ("NOT_JSON", f"not JSON: {error}; each line is one object"))
+
+
+def _read_array(stream: io.TextIOWrapper, name: str) -> Iterator[Row]:
+    """The items of an array, decoded one by one from a buffer that grows only while an item is not complete."""
+    decoder = json.JSONDecoder()
+    buffer, number, size = stream.read(CHUNK).lstrip()[1:], 1, CHUNK
+    at, ended = 0, False
+    while True:
+        at = at if (blank := _BETWEEN.match(buffer, at)) is None else blank.end()
+        if buffer[at : at + 1] == "]":
+            rest = buffer[at + 1 :]
+            while rest.isspace() or not rest:
+                if not (rest := stream.read(CHUNK)):
+                    return
+            text = f"not JSON: text behind the array's end{CUT_SHORT}"
+            yield Row(f"{name}:{number}", None, ("NOT_JSON", text))
+            return
+        try:
+            value, at = decoder.raw_decode(buffer, at)
+        except json.JSONDecodeError as error:
+            if ended:
+                yield Row(f"{name}:{number}", None, ("NOT_JSON", f"not JSON: {error.msg}{CUT_SHORT}"))
+                return
+            more = stream.read(size)
+            buffer, at, size, ended = buffer[at:] + more, 0, 2 * size, not more
+            continue
+        yield Row(f"{name}:{number}", value)
+        number, size = number + 1, CHUNK
+
+
+def _read_table(stream: Stream, name: str, start: bytes, notes: Counter[str]) -> Iterator[Row]:
+    """CSV as spreadsheets and pandas write it: the header names the columns and shows the separator."""
+    first = start.partition(b"\n")[0]
+    separator = max(SEPARATORS, key=lambda mark: first.count(mark.encode()))
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(_table_lines(stream), delimiter=separator, strict=True)
+    try:
+        header = next(reader, [])
+        header = next(reader, []) if header == ["sep=", ""] else header  # a line of Excel's, which names the separator
+    except csv.Error as error:
+        raise DataError(f"{name}:1: not CSV: {error}; the first line names the columns") from error
+    if twice := {title for title, times in Counter(header).items() if title and times > 1}:
+        raise DataError(f"{name}:1: two columns are named {shortened(min(twice))}; rename one")
+    while True:
+        where = f"{name}:{reader.line_num + 1}"
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            text = f"not CSV: {error}; put the text in quotes, and double the quotes in it"
+            yield Row(where, None, ("NOT_CSV", text))
+            continue
+        if cells is None:
+            return
+        if any(cells[len(header) :]) or 0 < len(cells) < len(header):
+            text = f"{len(cells)} cells and {len(header)} columns; put texts with {separator!r} or quotes in quotes"
+            yield Row(where, None, ("CELLS", text))
+        elif "\0" in "".join(cells):
+            yield Row(where, None, ("NUL_BYTES", "holds NUL bytes, so it is not text; give CSV in UTF-8"))
+        elif any(cells):
+            if separator == "\t" and any("\t" in cell and "\n" in cell for cell in cells):
+                notes["a cell in quotes has tabs and line ends: it may be several rows, with quotes in them"] += 1
+            yield Row(where, {title: cell or None for title, cell in zip(header, cells, strict=False) if title})
+
+
+def _table_lines(stream: Stream) -> Iterator[str]:
+    with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:  # type: ignore[arg-type]
+        yield from text

@@ -1,0 +1,101 @@
+"""A conversation in one text: its turns, by the names or markers that open them."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from alora.data.roles import role_of, speaker_role
+
+# A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".
+_DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}[.,]{0,2}[ \t])?+"
+_DATE = r"(?:\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d\d(?:\d\d)?)"
+_TIME = r"\d{1,2}:\d\d(?:[:.,]\d{1,6}){0,2}(?:[^\S\n]?[AaPp]\.?[Mm]\.?|[ \t]?(?:Z|UTC|[+-]\d\d:?\d\d))?"
+_WHEN = rf"{_DAY}(?:{_DATE}(?:[,T \t]{{1,2}}{_TIME})?|{_TIME}(?:,?[ \t]{_DATE})?)"
+_STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:[-–—|][ \t]{{1,4}})?)?+"
+_LINE = r"(?:^|(?<=[\r\x0b\x0c\x85\u2028\u2029]))[ \t\xa0\u202f\u3000\u200e\ufeff]*"  # where one begins
+_COLON = r"[ \t\xa0\u202f]{0,2}[:：]"
+_NAME = r"(?P<name>[^\W_](?:[^\n:：<>\[\]|*]{0,38}[^\s:：<>\[\]|*_])?)"
+_DECOR = r"(?:\*\*|__|[*_>\[]|#{1,6}[ ])?[ ]?"
+_TURN = r"[ \t]*(?P<name>[A-Za-z]{2,20})[ \t]*"
+_WORD = r"(?P<name>[^\W\d_][\w .-]{0,30})"
+_OPENED = re.compile(r"\s*(?:<s>|<\|begin_of_text\|>|<bos>)?\s*")
+# How turns are marked: what opens one, and what may close it.
+_MARKERS = re.compile(
+    rf"<\|im_start\|>{_TURN}(?:\n|$)|<\|start_header_id\|>{_TURN}<\|end_header_id\|>|<start_of_turn>{_TURN}(?:\n|$)"
+    rf"|<\|{_TURN}\|>|\[(/?INST)\]".replace("?P<name>", "")
+)
+_STYLES = {
+    "marker": (_MARKERS, re.compile(r"(?:<\|im_end\|>|<\|eot_id\|>|<end_of_turn>|<\|end\|>|</?s>|<\|endoftext\|>)\s*")),
+    "tag": (re.compile(rf"<{_WORD}>"), re.compile(r"</[^<>\n]{1,32}>\s*$")),
+    "bracket": (re.compile(rf"{_LINE}{_STAMP}\[{_WORD}\][ \t]*[:：]?", re.MULTILINE), None),
+    "heading": (re.compile(rf"{_LINE}\#{{1,6}}[ \t]+{_WORD}[ \t]*(?:[:：]|$)", re.MULTILINE), None),
+    "line": (re.compile(rf"{_LINE}{_STAMP}{_DECOR}{_NAME}[*_\]]{{0,2}}{_COLON}(?!//)[*_]{{0,2}}", re.MULTILINE), None),
+}
+_HTML = {
+    "a",
+    "b",
+    "i",
+    "p",
+    "u",
+    "em",
+    "li",
+    "ol",
+    "ul",
+    "td",
+    "th",
+    "tr",
+    "div",
+    "span",
+    "code",
+    "pre",
+    "body",
+    "think",
+}
+_NO_NAMES = {"from", "to", "cc", "bcc", "subject", "date", "sent", "re", "fw", "note", "ps", "end", "endoftext"}
+_INST = {"INST": "user", "/INST": "assistant"}
+_WORDS = 4  # of a speaker's name, and no sentence
+
+
+def split(text: str, role_map: Mapping[str, str]) -> list[dict[str, str]]:
+    """The turns of a transcript, whose text opens with a speaker that is known; none for any other text."""
+    for style, (_, ends) in _STYLES.items():
+        found = [(match, role) for match, name in _openers(style, text) if (role := _role(style, name, role_map))]
+        opens = _OPENED.match(text) if style == "marker" else None
+        if not found or text[opens.end() if opens else 0 : found[0][0].start()].strip():
+            continue
+        stops = [match.start() for match, _ in found[1:]] + [len(text)]
+        parts = [text[match.end() : stop] for (match, _), stop in zip(found, stops, strict=True)]
+        said = [(ends.sub("", part) if ends else part).strip() for part in parts]
+        turns = [
+            {"role": role, "content": part, "speaker": _name(match)}
+            for (match, role), part in zip(found, said, strict=True)
+        ]
+        return turns[:-1] if len(turns) > 1 and not said[-1] else turns  # a prompt ends with the name of who replies
+    return []
+
+
+def seen(text: str, role_map: Mapping[str, str]) -> dict[str, str | None]:
+    """The names that seem to speak in ``text``, each with its role, or None where that is not known; none where fewer
+    than two names open its lines, tags or markers."""
+    for style in ("marker", "tag", "line"):
+        names = {name: _role(style, name, role_map) for _, name in _openers(style, text)}
+        if style == "tag":
+            names = {name: role for name, role in names.items() if name.lower() not in _HTML and f"</{name}>" in text}
+        if len(names) > 1:
+            return names
+    return {}
+
+
+def _openers(style: str, text: str) -> Iterator[tuple[re.Match[str], str]]:
+    for match in _STYLES[style][0].finditer(text):
+        name = _name(match)
+        if len(name.split()) <= _WORDS and name.lower() not in _NO_NAMES:
+            yield match, name
+
+
+def _name(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group is not None).strip()
+
+
+def _role(style: str, name: str, role_map: Mapping[str, str]) -> str | None:
+    known = role_of(name, role_map) or _INST.get(name) if style == "marker" else speaker_role(name, role_map)
+    return known or role_map.get("*")

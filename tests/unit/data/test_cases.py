@@ -1,0 +1,335 @@
+"""Files and chats as people export them: each is read as what was said, or refused with the setting that reads it."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.data.conversation import stream_conversations
+from alora.data.digests import text_digest
+from alora.data.labelled import read_labelled
+from alora.data.splits import read_splits
+from alora.errors import DataError
+from alora.findings import Findings
+from tests.unit.data.rows import POLICY, codes, jsonl, read, read_one, said
+
+ORDER = [("user", "Where is order 7?"), ("assistant", "On Monday."), ("user", "Where is order 7?")]
+TRANSCRIPTS = {
+    "tags": "<User>Where is order 7?</User>\n<Agent>On Monday.</Agent>\n<User>Where is order 7?</User>",
+    "markers": "<|user|>\nWhere is order 7?<|end|>\n<|assistant|>\nOn Monday.<|end|>\n"
+    "<|user|>\nWhere is order 7?<|end|>",
+    "ChatML": "<|im_start|>user\nWhere is order 7?<|im_end|>\n<|im_start|>assistant\nOn Monday.<|im_end|>\n"
+    "<|im_start|>user\nWhere is order 7?<|im_end|>\n<|im_start|>assistant\n",
+    "Llama": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWhere is order 7?<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\nOn Monday.<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\nWhere is order 7?<|eot_id|>",
+    "Gemma": "<start_of_turn>user\nWhere is order 7?<end_of_turn>\n<start_of_turn>model\nOn Monday.<end_of_turn>\n"
+    "<start_of_turn>user\nWhere is order 7?<end_of_turn>",
+    "Mistral": "<s>[INST] Where is order 7? [/INST] On Monday.</s><s>[INST] Where is order 7? [/INST]",
+    "brackets": "[Customer] Where is order 7?\n[Agent] On Monday.\n[Customer] Where is order 7?",
+    "headings": "### User\nWhere is order 7?\n\n### Agent\nOn Monday.\n\n### User\nWhere is order 7?",
+    "lines": "Customer: Where is order 7?\nAgent: On Monday.\nCustomer: Where is order 7?",
+    "times": "[10:00] Customer: Where is order 7?\n[10:01] Agent: On Monday.\n[10:02] Customer: Where is order 7?",
+    "bold": "**User:** Where is order 7?\n**Bot:** On Monday.\n**User:** Where is order 7?",
+    "numbers": "Customer #17: Where is order 7?\nAgent (Ann): On Monday.\nCustomer #17: Where is order 7?",
+}
+
+
+@pytest.mark.parametrize("style", TRANSCRIPTS)
+def test_c1_a_transcript_in_one_cell_is_turns(tmp_path, style):
+    cells = [{"transcript": TRANSCRIPTS[style], "label": "violation"}] * 3
+    for found in read(jsonl(tmp_path, *cells)):
+        assert said(found.conversation) == ORDER
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Kundin: Wo?\nBerater: Hier.", "<Kundin>Wo?</Kundin>\n<Berater>Hier.</Berater>", "<|kundin|>Wo?<|berater|>Hi."],
+)
+def test_c1_speakers_that_are_seen_and_not_known_are_an_error_with_the_setting(tmp_path, text):
+    path = jsonl(tmp_path, *[{"transcript": text, "label": "ok"}] * 4)
+    with pytest.raises(DataError) as caught:
+        read(path)
+    (finding,) = caught.value.findings
+    assert finding.code == "TRANSCRIPT"
+    assert "undin" in finding.problem
+    assert "data.role_map={" in finding.problem
+    names = {"Kundin": "user", "Berater": "assistant", "kundin": "user", "berater": "assistant"}
+    for role_map in (names, {"Kundin": "user", "kundin": "user", "*": "assistant"}):
+        found = read(path, role_map=role_map)[0]
+        assert [message.role for message in found.conversation.messages] == ["user", "assistant"]
+    assert said(read(path, format="text")[0].conversation) == [("user", text)]
+
+
+def test_c1_one_such_text_among_others_is_a_users_own(tmp_path):
+    rows = [{"text": text, "label": "ok"} for text in ("Hi", "a: b", "How?", "So", TRANSCRIPTS["lines"], "No")]
+    assert [len(found.conversation.messages) for found in read(jsonl(tmp_path, *rows))] == [1] * 6
+
+
+def test_c2_prompt_and_completion_one_after_the_other(tmp_path):
+    row = {
+        "prompt": [{"role": "user", "content": "Order 1 is late."}],
+        "completion": [{"role": "assistant", "content": "You get a refund, I promise."}],
+        "label": True,
+    }
+    (found,) = read(jsonl(tmp_path, row), label_map={"true": "violation", "false": "ok"})
+    assert said(found.conversation) == [("user", "Order 1 is late."), ("assistant", "You get a refund, I promise.")]
+    assert found.labels == {"p": "violation"}
+
+
+def test_c2_what_was_chosen_and_what_was_rejected_are_two_rows(tmp_path):
+    asked = [{"role": "user", "content": "Hi"}]
+    chosen, rejected = ([{"role": "assistant", "content": text}] for text in ("Good.", "Bad."))
+    both = {"id": 7, "prompt": asked, "chosen": chosen, "rejected": rejected}
+    label_map = {"chosen": "ok", "rejected": "violation"}
+    wanted = [([("user", "Hi"), ("assistant", "Good.")], "ok"), ([("user", "Hi"), ("assistant", "Bad.")], "violation")]
+    implicit = {"chosen": asked + chosen, "rejected": asked + rejected}
+    texts = {"prompt": "Hi", "chosen": "Good.", "rejected": "Bad."}
+    spoken = {name: f"\n\nHuman: Hi\n\nAssistant: {text}" for name, text in (("chosen", "Good."), ("rejected", "Bad."))}
+    for row in (both, implicit, texts, spoken):
+        found = read(jsonl(tmp_path, row), label_map=label_map)
+        assert [(said(one.conversation), one.labels["p"]) for one in found] == wanted
+    assert codes(jsonl(tmp_path, both)) == {"LABEL_UNKNOWN": 1} | {"LABEL_UNKNOWN": 1}
+    (found,) = read(jsonl(tmp_path, both | {"label": "ok"}))
+    assert said(found.conversation) == wanted[0][0]
+
+
+def call(arguments):
+    return {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "get", "arguments": arguments}}]}
+
+
+def test_c3_one_call_has_one_spelling_in_tokens_and_digests():
+    oslo = [{"city": "Oslo"}, '{"city":"Oslo"}', '{ "city" : "Oslo" }']
+    for forms, wanted in (
+        (oslo, '[calls get {"city": "Oslo"}]'),
+        ([{"q": "café"}, '{"q":"caf\\u00e9"}'], '[calls get {"q": "café"}]'),
+    ):
+        found = [read_one({"messages": [call(form)]})[0] for form in forms]
+        assert {conversation.messages[0].text for conversation in found} == {wanted}
+        assert len({text_digest(conversation) for conversation in found}) == 1
+    answers = [{"a": 1}, '{"a":1}', [{"type": "text", "text": '{"a": 1}'}]]
+    found = [read_one({"messages": [call("{}"), {"role": "tool", "content": it}]})[0].messages[1] for it in answers]
+    assert {(message.name, message.content) for message in found} == {("get", '{"a": 1}')}
+    (last,) = read_one({"messages": [{"role": "tool", "content": "[" * 100_000}]})[0].messages
+    assert len(last.content) == 100_000
+
+
+PLAIN = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
+
+
+def test_c5_messages_inside_cells(tmp_path):
+    table = tmp_path / "cells.csv"
+    asked, told = (json.dumps([turn]).replace('"', '""') for turn in PLAIN)
+    printed = str([PLAIN[0]])
+    table.write_text(f'input,output,label\n"{asked}","{told}",ok\n"{printed}","{told}",ok\n"{asked}",,ok\n')
+    findings = Findings()
+    found = read_labelled(str(table), DataSettings(), POLICY, findings)
+    both = [("user", "Hi"), ("assistant", "Yes")]
+    assert [said(one.conversation) for one in found] == [both, both, both[:1]]
+    assert findings.notes["nothing is in column 'output', so the row has a message less"] == 1
+    row = {"input": {"messages": PLAIN[:1]}, "output": {"role": "assistant", "content": "Yes"}, "label": "ok"}
+    answer = {"choices": [{"message": PLAIN[1]}]}
+    for one in (row, row | {"output": answer}, row | {"output": {"content": "Yes"}}, row | {"output": "Yes"}):
+        (found,) = read(jsonl(tmp_path, one))
+        assert said(found.conversation) == both
+    (found,) = read(jsonl(tmp_path, row), columns=ColumnSettings(messages="input.messages"))
+    assert said(found.conversation) == both[:1]
+
+
+BANK = "text,category\nMy card is gone,lost_or_stolen_card\nExchange rate?,exchange_rate\nTop up failed,top_up_failed\n"
+
+
+def test_c6_one_of_many_labels(tmp_path):
+    (tmp_path / "bank.csv").write_text(BANK + "Again?,exchange_rate\n")
+    settings = DataSettings(label_map={"lost_or_stolen_card": "violation", "*": "ok"})
+    for columns in (ColumnSettings(), ColumnSettings(label="category")):
+        settings.columns, findings = columns, Findings()
+        found = read_labelled(str(tmp_path / "bank.csv"), settings, POLICY, findings)
+        assert [one.labels["p"] for one in found] == ["violation", "ok", "ok", "ok"]
+        assert findings.notes["'*' of data.label_map reads as ok: 'exchange_rate' (2), 'top_up_failed' (1)"] == 1
+    assert set(codes(str(tmp_path / "bank.csv"))) == {"LABEL_UNKNOWN"}
+
+
+NOTHING = ("", "N/A", "nan", "None", "<NA>", "  ", "null")
+
+
+def test_c7_rows_without_a_label_are_one_finding_or_left_out(tmp_path):
+    path = tmp_path / "partly.csv"
+    path.write_text(
+        "text,label\na,ok\n" + "".join(f"x{n},{cell}\n" for n, cell in enumerate(NOTHING)) + "c,violation\n"
+    )
+    assert codes(str(path)) == {"LABEL_MISSING": 7}
+    findings = Findings()
+    found = read_labelled(str(path), DataSettings(unlabelled="leave_out"), POLICY, findings)
+    assert [one.labels["p"] for one in found] == ["ok", "violation"]
+    assert findings.notes["a row without a label is left out (data.unlabelled)"] == 7
+    rows = [{"text": "a", "label": "ok"}, {"text": "b", "label": float("nan")}, {"text": "c"}]
+    assert len(read(jsonl(tmp_path, *rows), unlabelled="leave_out")) == 1
+    named = read(jsonl(tmp_path, *rows), label_map={"nan": "violation"}, unlabelled="leave_out")
+    assert len(named) == 1  # a number that is none is no text
+
+
+JUDGED = {
+    "messages": [
+        {"role": "system", "content": "Say violation or ok."},
+        {"role": "user", "content": "User: refund? Bot: promised."},
+        {"role": "assistant", "content": "violation"},
+    ]
+}
+
+
+def test_c8_the_label_as_the_last_turn_is_taken_out_and_never_left(tmp_path):
+    path = jsonl(tmp_path, JUDGED)
+    (found,) = read(path, label_turn="last")
+    assert said(found.conversation)[-1] == ("user", "User: refund? Bot: promised.")
+    assert found.labels == {"p": "violation"}
+    with pytest.raises(DataError, match=r"data\.label_turn=last") as caught:
+        read(path)
+    assert caught.value.findings[0].code == "COLUMN_MISSING"
+    assert codes(jsonl(tmp_path, JUDGED | {"label": "violation"})) == {"LABEL_LEAK": 1}
+    for word, label in (("Yes.", "violation"), ("No", "ok")):
+        told = {"messages": [*JUDGED["messages"][:2], {"role": "assistant", "content": word}]}
+        assert read(jsonl(tmp_path, told), label_turn="last")[0].labels == {"p": label}
+        assert codes(jsonl(tmp_path, told | {"label": label})) == {"LABEL_LEAK": 1}
+        assert codes(jsonl(tmp_path, told | {"label": "ok" if label == "violation" else "violation"})) == {}
+    assert codes(jsonl(tmp_path, {"messages": JUDGED["messages"][-1:]}), label_turn="last") == {"EMPTY": 1}
+    sound = {"messages": PLAIN, "label": "violation"}
+    others = [{"messages": [PLAIN[0], {"role": "assistant", "content": f"So {n}"}], "label": "ok"} for n in range(8)]
+    assert codes(jsonl(tmp_path, sound, *others)) == {}  # one reply in many is no exception
+
+
+def test_c8_a_log_keeps_its_last_turn(tmp_path):
+    ((_, row),) = stream_conversations(jsonl(tmp_path, JUDGED), DataSettings(label_turn="last"))
+    assert len(row.conversation.messages) == 3
+
+
+SPLIT = "text,label,split\na,ok,train\nb,violation,train\nc,ok,train\nd,violation,train\ne,violation,test\nf,ok,dev\n"
+
+
+def test_c10_rows_by_a_column_of_splits(tmp_path):
+    path = tmp_path / "all.csv"
+    path.write_text(SPLIT + "g,violation,dev\n")
+    settings = DataSettings(train=str(path), columns=ColumnSettings(split="split"))
+    for own in ({}, {"test": str(path), "validation": str(path)}):
+        settings.test, settings.validation = own.get("test"), own.get("validation")
+        splits, _ = read_splits(settings, [POLICY])
+        texts = {name: [row.conversation.messages[0].content for row in rows] for name, rows in splits.parts.items()}
+        assert texts == {"train": ["a", "b", "c", "d"], "validation": ["f", "g"], "test": ["e"]}
+    findings = Findings()
+    assert len(read_labelled(str(path), DataSettings(), POLICY, findings)) == 7
+    assert [note for note in findings.notes if "data.columns.split=split keeps them apart" in note]
+    path.write_text(SPLIT + "g,ok,gold\n")
+    with pytest.raises(DataError, match="SPLIT_UNKNOWN"):
+        read_splits(settings, [POLICY])
+
+
+WRAPPED = {
+    "data": {"data": [{"text": "a", "label": "ok"}, {"text": "b", "label": "violation"}], "version": 1},
+    "columns": {"text": ["a", "b"], "label": ["ok", "violation"]},
+    "pandas": {"text": {"0": "a", "1": "b"}, "label": {"0": "ok", "1": "violation"}},
+    "lists": {"train": [["a", "ok"], ["b", "violation"]]},
+    "splits": {"train": [{"text": "a", "label": "ok"}], "test": [["b", "violation"]]},
+}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("name", WRAPPED)
+def test_c11_wrapped_tables(tmp_path, name, indent):
+    (tmp_path / "a.json").write_text(json.dumps(WRAPPED[name], indent=indent))
+    found = read(str(tmp_path / "a.json"))
+    assert [(one.conversation.messages[0].content, one.labels["p"]) for one in found] == [
+        ("a", "ok"),
+        ("b", "violation"),
+    ]
+    if name == "splits":
+        named = read_labelled(
+            str(tmp_path / "a.json"), DataSettings(columns=ColumnSettings(split="split")), POLICY, use="train"
+        )
+        assert len(named) == 1
+
+
+def test_c11_one_row_is_no_table(tmp_path):
+    for row in ({"messages": PLAIN, "label": "ok"}, {"prompt": PLAIN[:1], "completion": PLAIN[1:], "label": "ok"}):
+        for indent in (None, 2):
+            (tmp_path / "a.json").write_text(json.dumps(row, indent=indent))
+            (found,) = read(str(tmp_path / "a.json"))
+            assert len(found.conversation.messages) == 2
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"query": "Hi", "response": "Yes"},
+        {"messages": [{"role": "user", "text": "Hi"}, {"role": "assistant", "text": "Yes"}]},
+        {"messages": [{"type": "human", "content": "Hi"}, {"type": "ai", "content": "Yes"}]},
+        {"messages": [{"type": "human", "data": {"content": "Hi"}}, {"type": "ai", "data": {"content": "Yes"}}]},
+        {"messages": [{"speaker": "user", "text": "Hi"}, {"speaker": "Agent", "text": "Yes"}]},
+        {"messages": [{"role": "user", "parts": [{"text": "Hi"}]}, {"role": "model", "parts": [{"text": "Yes"}]}]},
+        {"input": "Hi", "output": "Yes"},
+        {"input": PLAIN[:1], "output": PLAIN[1:]},
+    ],
+)
+def test_c12_usual_names(row):
+    conversation, findings = read_one(row, role_map={"Agent": "assistant"})
+    assert findings.all() == []
+    assert said(conversation) == [("user", "Hi"), ("assistant", "Yes")]
+
+
+def test_c13_a_turn_without_content_is_left_out_with_a_count():
+    turns = [PLAIN[0], {"role": "assistant", "content": None}, {"role": "user", "content": "Well?"}]
+    conversation, findings = read_one({"messages": turns})
+    assert said(conversation) == [("user", "Hi"), ("user", "Well?")]
+    assert findings.notes == {"a turn without content (null) is left out": 1}
+    assert [finding.code for finding in read_one({"messages": turns[1:2]})[1].all()] == ["EMPTY"]
+    assert [finding.code for finding in read_one({"messages": [{"role": "user"}]})[1].all()] == ["CONTENT_KIND"]
+
+
+def test_c14_line_ends_are_one():
+    texts = [
+        read_one(row)[0].messages[0].content
+        for row in (
+            {"text": "Hi\r\nYes"},
+            {"messages": [{"role": "user", "content": "Hi\r\nYes"}]},
+            {"text": "Hi\nYes"},
+        )
+    ]
+    assert texts == ["Hi\nYes"] * 3
+
+
+BLOCK = {"type": "thinking", "thinking": "hm"}
+THOUGHT = {
+    "tags": {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes"},
+    "field": {"role": "assistant", "reasoning_content": "hm", "content": "Yes"},
+    "another field": {"role": "assistant", "reasoning": "hm", "content": "Yes"},
+    "blocks next to it": {"role": "assistant", "thinking_blocks": [BLOCK], "content": "Yes"},
+    "blocks": {"role": "assistant", "content": [BLOCK, {"type": "text", "text": "Yes"}]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", THOUGHT)
+def test_c15_reasoning_has_one_meaning_in_every_form(form):
+    row = {"messages": [PLAIN[0], THOUGHT[form]]}
+    conversation, findings = read_one(row)
+    assert said(conversation) == [("user", "Hi"), ("assistant", "Yes")]
+    assert findings.notes.total() == 1
+    conversation, _ = read_one(row, reasoning="read")
+    assert said(conversation)[1] == ("assistant", "<think>\nhm\n</think>\n\nYes")
+    assert [finding.code for finding in read_one(row, reasoning="refuse")[1].all()] == ["REASONING"]
+
+
+@pytest.mark.parametrize("text", ["The tag </think> ends it", "a <think>b</think>", "<think>never closed"])
+def test_c15_a_text_that_names_the_tag_is_a_text(text):
+    for role in ("assistant", "user"):
+        assert said(read_one({"messages": [PLAIN[0], {"role": role, "content": text}]})[0])[1] == (role, text)
+    users = {"messages": [{"role": "user", "content": "<think>a</think>b"}]}
+    assert said(read_one(users)[0]) == [("user", "<think>a</think>b")]
+
+
+def test_c15_a_file_that_mixes_the_forms_is_noted(tmp_path):
+    rows, notes = [{"messages": [PLAIN[0], THOUGHT[form]]} for form in ("tags", "field")], Counter[str]()
+    list(stream_conversations(jsonl(tmp_path, *rows), None, notes))
+    assert [note for note in notes if "in <think> tags and next to texts" in note]
+    notes.clear()
+    list(stream_conversations(jsonl(tmp_path, rows[0], rows[0]), None, notes))
+    assert not [note for note in notes if "next to texts" in note]

@@ -1,0 +1,189 @@
+"""Files as people have them: what they hold, row by row, and how much of a file is held."""
+
+import gzip
+import json
+import math
+from collections import Counter
+
+import pytest
+
+from alora.config.schema import ColumnSettings, DataSettings
+from alora.data import files
+from alora.data.labelled import read_labelled
+from alora.data.messages import Message
+from alora.errors import DataError
+from alora.policy import Policy
+
+POLICY = Policy("p", "T", "R")
+TURNS = (Message("user", 'He said "hi",\nand left'), Message("assistant", "Oh; no"))
+
+
+def talk(count=2):
+    messages = [{"role": message.role, "content": message.content} for message in TURNS]
+    return [{"id": f"r{number}", "messages": messages, "label": "ok"} for number in range(count)]
+
+
+def quoted(*cells, separator=","):
+    return separator.join('"' + cell.replace('"', '""') + '"' for cell in cells)
+
+
+def table(separator, end="\n", header=("id", "prompt", "response", "label", "")):
+    said = [message.content for message in TURNS]
+    lines = [separator.join(header)]
+    lines += [separator.join((f"r{number}", quoted(*said, separator=separator), "ok", "")) for number in range(2)]
+    return end.join([*lines, "", separator * 4, ""]).encode()
+
+
+FILES = {
+    "comma.csv": table(","),
+    "excel.csv": b"\xef\xbb\xbf" + table(";", "\r\n", ("ID", "Prompt", "Response", "Label", "")),
+    "named_separator.csv": b"\xef\xbb\xbfsep=;\r\n" + table(";", "\r\n"),
+    "tab.tsv": table("\t"),
+    "named_otherwise.csv": table("\t"),
+    "messages.csv": ("id,messages,label\n" + "\n".join(
+        f"{row['id']},{quoted(json.dumps(row['messages']))},ok" for row in talk())).encode(),
+    "array.json": json.dumps(talk(), indent=2).encode(),
+    "one_line.json": b"\xef\xbb\xbf \n" + json.dumps(talk()).encode(),
+    "array.jsonl": json.dumps(talk()).encode(),
+    "lines.json": "\n".join(map(json.dumps, talk())).encode(),
+    "lines.jsonl.gz": gzip.compress("\n".join(map(json.dumps, talk())).encode()),
+    "two_parts.jsonl.gz": b"".join(gzip.compress(json.dumps(row).encode() + b"\n") for row in talk()),
+    "array.json.gz": gzip.compress(json.dumps(talk()).encode()),
+    "table.csv.gz": gzip.compress(table(",")),
+    "packed.jsonl": gzip.compress("\n".join(map(json.dumps, talk())).encode()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_same_rows_from_every_kind_of_file(name, tmp_path):
+    (tmp_path / name).write_bytes(FILES[name])
+    rows = read_labelled(str(tmp_path / name), DataSettings(), POLICY)
+    assert [row.conversation.id for row in rows] == ["r0", "r1"]
+    assert [row.conversation.messages for row in rows] == [TURNS] * 2
+    assert [row.labels for row in rows] == [{"p": "ok"}] * 2
+
+
+def test_places_are_lines_of_a_table_and_rows_of_an_array(tmp_path):
+    def places(name, content):
+        (tmp_path / name).write_bytes(content)
+        return [row.where for row in read_labelled(str(tmp_path / name), DataSettings(), POLICY)]
+
+    assert places("a.csv", FILES["comma.csv"]) == ["a.csv:2", "a.csv:4"]
+    assert places("a.json", FILES["array.json"]) == ["a.json:1", "a.json:2"]
+
+
+def test_a_table_s_cells_may_hold_labels_and_lack_what_is_optional(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('system,prompt,response,labels\n,Hi,,"{""p"": ""ok""}"\nBe kind,Hi,Ho,"{""p"": ""violation""}"\n')
+    rows = read_labelled(str(path), DataSettings(), POLICY)
+    assert [row.labels["p"] for row in rows] == ["ok", "violation"]
+    assert [[message.role for message in row.conversation.messages] for row in rows] == [
+        ["user"],
+        ["system", "user", "assistant"],
+    ]
+
+
+def test_a_bad_line_of_a_table_costs_no_other(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('text,label\n"a"b,ok\nfine,ok\na,b,c\nfine,maybe\n')
+    with pytest.raises(DataError) as caught:
+        read_labelled(str(path), DataSettings(), POLICY)
+    assert [(finding.code, finding.where) for finding in caught.value.findings] == [
+        ("NOT_CSV", "a.csv:2"),
+        ("CELLS", "a.csv:4"),
+        ("LABEL_UNKNOWN", "a.csv:5"),
+    ]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 2**20])
+def test_an_array_is_read_in_parts_of_any_size(chunk, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "CHUNK", chunk)
+    (tmp_path / "a.json").write_bytes(FILES["array.json"])
+    assert len(read_labelled(str(tmp_path / "a.json"), DataSettings(), POLICY)) == 2
+
+
+def test_an_array_is_not_held_whole(tmp_path, monkeypatch):
+    """Rows come before the file's end is looked at, which is not UTF-8."""
+    monkeypatch.setattr(files, "CHUNK", 100)
+    content = ",".join(json.dumps({"n": number, "text": "x" * 300}) for number in range(1000))
+    (tmp_path / "a.json").write_bytes(b"[" + content.encode() + b"\xff]")
+    rows = files.read_text(tmp_path / "a.json", "a.json", False, Counter())
+    assert next(rows).value["n"] == 0
+    assert next(rows).where == "a.json:2"
+    with pytest.raises(DataError, match="not UTF-8"):
+        list(rows)
+
+
+def read_all(path):
+    """The values of a file, and what is wrong with it."""
+    rows = list(files.read_text(path, path.name, False, Counter()))
+    wrong = [(row.problem[0], row.where) for row in rows if row.problem]
+    return [row.value for row in rows if not row.problem], wrong
+
+
+def test_an_array_that_breaks_off_is_read_to_there(tmp_path):
+    (tmp_path / "a.json").write_text('[{"n": 1}, {"n": 2}, broken')
+    assert read_all(tmp_path / "a.json") == ([{"n": 1}, {"n": 2}], [("NOT_JSON", "a.json:3")])
+
+
+@pytest.mark.parametrize("rest", ['[{"n": 3}]', '{"n": 3}', "]", ","])
+@pytest.mark.parametrize("between", ["", "\n", " " * 300])
+def test_what_follows_an_array_is_not_passed_over(between, rest, tmp_path, monkeypatch):
+    """Two arrays in a row, as ``cat`` joins files, are not the first one alone."""
+    monkeypatch.setattr(files, "CHUNK", 64)
+    (tmp_path / "a.json").write_text('[{"n": 1}, {"n": 2}]' + between + rest)
+    assert read_all(tmp_path / "a.json") == ([{"n": 1}, {"n": 2}], [("NOT_JSON", "a.json:3")])
+    (tmp_path / "a.json").write_text('[{"n": 1}, {"n": 2}]' + between)
+    assert read_all(tmp_path / "a.json")[1] == []
+
+
+def test_several_sources_follow_each_other(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(talk(1)[0]) + "\n")
+    (tmp_path / "b.csv").write_text("text,label,thread\nHi,ok,7\n")
+    sources = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.csv")]
+    rows = read_labelled(sources, DataSettings(), POLICY)
+    assert [row.where for row in rows] == ["a.jsonl:1", "b.csv:2"]
+    with pytest.raises(DataError, match=r"a.jsonl:1: no column 'thread', which data.columns.group names"):
+        read_labelled(sources, DataSettings(columns=ColumnSettings(group="thread")), POLICY)
+    (grouped,) = read_labelled(sources[1:], DataSettings(columns=ColumnSettings(group="thread")), POLICY)
+    assert grouped.group == "7"
+
+
+def test_a_table_of_very_many_columns_is_read(tmp_path):
+    """In time that grows with them: by their square it took hours."""
+    path = tmp_path / "wide.csv"
+    path.write_text(",".join(map(str, range(300_000))) + "\n")
+    assert list(files.read_text(path, "wide.csv", True, Counter())) == []
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [(0, "no"), (1, "yes"), (-1, -1), (2, 2), (True, True), (1.0, "yes"), (0.5, 0.5), (2.0, 2.0), (None, None),
+     ([1], [1]), ("0", "no"), ("1", "yes"), ("1.0", "yes"), (" 1", "yes"), ("-1", "-1"), ("2", "2"), ("yes", "yes"),
+     ("0.5", "0.5"), ("9" * 200, "9" * 200), (math.inf, math.inf)],
+)  # fmt: skip
+def test_a_class_number_becomes_its_name_and_nothing_else_does(cell, found):
+    """-1 is what datasets writes for no class; a table with gaps writes 1.0."""
+    row = files.with_class_names(files.Row("a:1", {"label": cell, "other": cell}), {"label": ["no", "yes"], "x": []})
+    assert row == files.Row("a:1", {"label": found, "other": cell})
+    assert type(row.value["label"]) is type(found)
+
+
+def test_a_row_that_is_no_object_has_no_classes():
+    assert files.with_class_names(files.Row("a:1", [1]), {"label": ["no"]}).value == [1]
+
+
+@pytest.mark.parametrize(
+    ("cell", "names"), [("1", ["1", "0"]), (" 1", ["1", "2"]), ("yes", ["no", "yes"]), (3, ["1", "2", "3"])]
+)
+def test_a_text_that_is_a_name_stays_one(cell, names):
+    assert files.with_class_names(files.Row("a:1", {"label": cell}), {"label": names}).value == {"label": cell}
+
+
+@pytest.mark.parametrize("cell", [1, 1.0])
+def test_numbers_are_numbers_whatever_the_names(cell):
+    for names in (["1", "0"], ["0", "1"], ["x", "1", "2"]):
+        row = files.with_class_names(files.Row("a:1", {"label": cell}), {"label": names})
+        assert row.value["label"] == names[1]
+    same = files.with_class_names(files.Row("a:1", {"label": "1"}), {"label": ["0", "1", "2"]})
+    assert same.value["label"] == "1"
