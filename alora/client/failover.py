@@ -24,7 +24,7 @@ def session_id(messages: Sequence[Mapping[str, Any]], tenant: str | None = None)
     The opening ends with the first message that is not a system message, which an app's conversations share.
     """
     roles = (usual_role(str(message.get("role", message.get("from")))) for message in messages)
-    length = next((n for n, role in enumerate(roles, 1) if role not in ("system", "developer")), len(messages))
+    length = next((n for n, role in enumerate(roles, 1) if role != "system"), len(messages))
     first = json.dumps([tenant, *messages[:length]], sort_keys=True, default=str)
     return hashlib.blake2b(first.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
