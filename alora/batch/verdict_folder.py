@@ -187,7 +187,7 @@ class VerdictFolder:
     def _counted(self, shard: int) -> Counter[str]:
         """How many rows of a shard each policy flags, and under "" how many rows it has."""
         rows, counts, file = shard_rows(self.job, shard), Counter[str](), self._refused(shard)
-        for table in checked(self._shard(shard), self.job, rows, [f"{policy}_flagged" for policy in self.policies]):
+        for table in checked(self._shard(shard), self.job, rows, schema(self.policies).names):  # every page of it
             counts[""] += len(table)
             for policy in self.policies:
                 counts[policy] += sum(table[f"{policy}_flagged"].to_pylist())
