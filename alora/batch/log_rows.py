@@ -54,7 +54,6 @@ class Survey:
 
     @property
     def shards(self) -> list[str]:
-        """The digest of each shard's rows."""
         return [digest.hexdigest() for digest in self._shards]
 
 
@@ -81,7 +80,6 @@ def read_again(rows: Iterable[Row], settings: DataSettings, digest: str, wrong: 
 
 
 def changed(source: str, first: int, last: int) -> str:
-    """The message for rows that are no longer those of the survey."""
     return (
         f"{source} changed while it was scored: rows {first} to {last} are not those that were read before; score a "
         "copy to which nothing writes"

@@ -42,7 +42,6 @@ class _Actor:
 
 
 def _cluster() -> Mapping[str, float]:
-    """What the cluster has."""
     address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition(":")
     try:

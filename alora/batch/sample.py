@@ -82,7 +82,6 @@ def _choose(wanted: Wanted, policy: str, rows: int, kept: Kept) -> None:
 
 
 def _labels(job: Mapping[str, Any], verdicts: Path, against: Path) -> dict[str, dict[int, str]]:
-    """The labels of the other verdicts, by policy and row."""
     other_job = read_manifest(against)["job"]
     if other_job["rows_digest"] != job["rows_digest"]:
         raise ConfigError(

@@ -88,7 +88,6 @@ def _answers(
 
 
 def by_guard(recipe: Recipe) -> bool:
-    """Whether a guard is asked."""
     return recipe.scorer.startswith("http")
 
 
@@ -100,7 +99,6 @@ def guard_scorer(recipe: Recipe) -> GuardScorer:
 
 
 def scorer_of(recipe: Recipe) -> Battery | GuardScorer:
-    """What computes the verdicts."""
     if by_guard(recipe):
         if remark := in_the_clear(recipe.scorer):
             note(remark)

@@ -97,7 +97,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def schema(policies: Sequence[str]) -> pyarrow.Schema:
-    """The columns of verdicts by ``policies``."""
     text = pyarrow.string()
     own = {"probability": pyarrow.float64(), "label": text, "flagged": pyarrow.bool_(),
            "threshold": pyarrow.float64(), "adapter": text}  # fmt: skip
@@ -112,7 +111,6 @@ def shard_name(number: int) -> str:
 
 
 def shard_rows(job: Mapping[str, Any], shard: int) -> range:
-    """The rows of the log that it is about."""
     return range(shard * job["shard_rows"], min((shard + 1) * job["shard_rows"], job["rows"]))
 
 
@@ -130,7 +128,6 @@ def tables(path: Path, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
 
 
 def _files(path: Path, job: Mapping[str, Any]) -> list[tuple[Path, range]]:
-    """The files of verdicts, each with the rows that it is about."""
     if not path.is_dir():
         return [(path, range(job["rows"]))]
     numbers = sorted(int(name[1]) for file in path.iterdir() if (name := _SHARD.fullmatch(file.name)))

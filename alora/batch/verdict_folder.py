@@ -85,7 +85,6 @@ class VerdictFolder:
 
     @property
     def rejected(self) -> Path:
-        """The file of the rows without verdicts."""
         return self.folder / REJECTED if self._file is None else self._file.with_suffix(".rejected.jsonl")
 
     def _claim(self, output: Path) -> None:
@@ -138,11 +137,9 @@ class VerdictFolder:
         (self.folder / LOCK).unlink(missing_ok=True)
 
     def rows_of(self, shard: int) -> int:
-        """How many rows of the log it is about."""
         return len(shard_rows(self.job, shard))
 
     def missing(self) -> Iterator[int]:
-        """The shards to write."""
         return (shard for shard in range(self.shards) if not self._shard(shard).exists())
 
     def write(self, shard: int, rows: Iterable[ScoredRow | RefusedRow]) -> None:
@@ -187,7 +184,7 @@ class VerdictFolder:
     def _counted(self, shard: int) -> Counter[str]:
         """How many rows of a shard each policy flags, and under "" how many rows it has."""
         rows, counts, file = shard_rows(self.job, shard), Counter[str](), self._refused(shard)
-        for table in checked(self._shard(shard), self.job, rows, [f"{policy}_flagged" for policy in self.policies]):
+        for table in checked(self._shard(shard), self.job, rows, schema(self.policies).names):  # every page of it
             counts[""] += len(table)
             for policy in self.policies:
                 counts[policy] += sum(table[f"{policy}_flagged"].to_pylist())

@@ -70,7 +70,6 @@ def run(recipe: Recipe) -> int:
 
 
 def _store(bench: Workbench) -> PrefixStore:
-    """Prefix KV of all rows, which the methods share."""
     splits, budget, model = bench.task.splits, bench.task.recipe.training.prefix_cache_bytes, bench.base.model
     rows = [*splits.train, *splits.validation, *splits.test]
     prefixes = [bench.renderer.prefix(row.conversation).token_ids for row in rows]

@@ -74,7 +74,6 @@ def _shape(base: BaseSettings, shape: str) -> tuple[str, BaseShape]:
 
 
 def _machine(recipe: Recipe) -> tuple[capacity.Rates, float, str]:
-    """Rates and memory of one device, and where they come from."""
     settings = recipe.plan
     device = capacity.DEVICES.get(settings.device)
     memory = device.memory if device and settings.memory_gb is None else 1e9 * (settings.memory_gb or 0)

@@ -35,12 +35,10 @@ class Member:
 
     @property
     def fired_N(self) -> Flags:
-        """Where its verdict is positive."""
         return self.probability_N >= self.point.threshold
 
     @property
     def verdict_N(self) -> NDArray[np.str_]:
-        """The label that it gives."""
         probability_NL = all_probabilities(self.logits_NL, self.point.temperature, self.point.bias)
         return np.array(self.policy.labels)[verdicts(probability_NL, self.point.threshold)]
 
@@ -91,7 +89,6 @@ class FleetReport:
 
     @property
     def regressed(self) -> tuple[str, ...]:
-        """Policies that regressed beyond tolerance."""
         return tuple(drift.policy for drift in self.drifts if drift.regressed)
 
     def as_dict(self) -> dict[str, Any]:

@@ -62,7 +62,6 @@ class Calls(JudgeClient):
 
     @property
     def cost(self) -> float:
-        """Of all calls; 0 without prices."""
         return self.total.cost(self._settings)
 
     def stop(self) -> None:
@@ -72,7 +71,6 @@ class Calls(JudgeClient):
     def question(
         self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
     ) -> Reply[Said]:
-        """The answer as ``read`` returns it."""
         asked = [self._settings.model, list(request), options]  # without the URL: a local server's port may change
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         with self._asking.setdefault(key, threading.Lock()):

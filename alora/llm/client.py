@@ -151,7 +151,6 @@ class JudgeClient:
         self._answered, self._in_a_row = True, 0
 
     def _send(self, body: Mapping[str, Any]) -> httpx2.Response | None:
-        """The answer to one request; None where none came."""
         self._count(requests=1)
         try:
             answer = self._http.post(self._url, content=json.dumps(body))
@@ -216,7 +215,6 @@ class JudgeClient:
             return not self._refused.isdisjoint(sent)
 
     def _stop(self, answer: httpx2.Response, words: str, model: str | None) -> None:
-        """ConfigError where no try would help."""
         status, variable = answer.status_code, self._settings.api_key_env
         state = "was refused" if self._key else "is missing"
         key = f"the key in ${variable} {state}; export it, or name another variable with judge.api_key_env"

@@ -46,7 +46,6 @@ class Vote:
 
 
 def ask_dimensions(policy: Policy) -> Request:
-    """Ask for the ways in which conversations under ``policy`` differ."""
     return _request(
         f"{_policy(policy)}\n\n"
         "We write test conversations for this policy. List 4 to 6 dimensions in which such conversations can differ: "

@@ -91,7 +91,6 @@ class Quality:
         return findings
 
     def _check_rows(self, figures: Mapping[str, Any], add: Callable[[str, str, str], None]) -> None:
-        """Whether there are rows, and of all labels."""
         labels = Counter(case.label for case in self.rows)
         missing = [label for label in self.policy.labels if not labels[label]]
         held_out = {case.label for case in self.kept.get("validation", ())}

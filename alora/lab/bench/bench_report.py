@@ -67,7 +67,6 @@ def _conditions(record: Record) -> str:
 
 
 def _ms(cell: Cell, system: str) -> str:
-    """Until all verdicts are back; in training of a pair."""
     if cell.by_piece:
         return brief(cell.each_ms(system), 1)
     return cell.mark(system) + brief(cell.whole_ms(system))
@@ -102,7 +101,6 @@ def _ratios(cells: Sequence[Cell]) -> str:
 
 
 def _shown(cells: Sequence[Cell]) -> Iterator[tuple[Cell, str, list[str]]]:
-    """Every system of every cell, and how its row begins."""
     for cell in cells:
         for name in (name for name in cell.systems if name != AA):
             yield cell, name, [", ".join(map(str, cell.at.values())), f"{cell.mark(name)}{name}"]

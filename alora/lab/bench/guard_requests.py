@@ -92,7 +92,6 @@ class GuardBench(ServingBench):
         return "guard"
 
     def conversation(self, tokens: int, seed: int = 0) -> tuple[int, ...]:
-        """See :meth:`ServingBench.conversation`."""
         return next(ids for ids in self._server.talks if len(ids) == tokens)
 
     def measure(self) -> None:
@@ -274,7 +273,6 @@ class Way(System):
     _salt: int = 0
 
     def forget(self) -> None:
-        """Nothing is found under another salt."""
         self._salt += 1
 
     def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:

@@ -198,6 +198,5 @@ def _ratio(cell: Cell, ours: str, baseline: str, bench: Benchmark, aa: list[Obje
 
 
 def _times(cell: Cell, ours: str, baseline: str, value: Mapping[str, float]) -> float | None:
-    """How many times the value of ours the baseline's is, piece by piece; None where one of them is not known."""
     mine, theirs = (value[name] / max(1, cell.of(name)[0].run.pieces) for name in (ours, baseline))
     return round(theirs / mine, 2) if mine and theirs else None

@@ -109,7 +109,6 @@ def launches_a_layer(step_on: Callable[[PreTrainedModel], Callable[[], object]],
 
 
 def tiny_ids(ids: Sequence[int]) -> tuple[int, ...]:
-    """Ids of a real base as such of a tiny one."""
     return tuple(token % VOCABULARY for token in ids)
 
 

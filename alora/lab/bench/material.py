@@ -61,16 +61,13 @@ class Material:
     policy_texts: tuple[tuple[int, ...], ...]
 
     def prompt(self, system: str, prefix_ids: tuple[int, ...], policy: int) -> tuple[int, ...]:
-        """What ``system`` reads of a conversation and a policy."""
         return prefix_ids + (self.policy_texts[policy] if system in READS_TEXT else self.suffixes[policy].token_ids)
 
     def piece(self, prefix_ids: tuple[int, ...], policy: int) -> Piece:
-        """The work of a system with adapters."""
         suffix = self.suffixes[policy]
         return Piece.of(prefix_ids + suffix.token_ids, suffix.label_token_ids, policy)
 
     def twin(self, policy: int) -> AdapterWeights:
-        """The adapter of ``policy`` as a standard LoRA: the same weights, on from token 0."""
         return as_lora(self.adapters[policy])
 
     def conversation(self, tokens: int, seed: int) -> tuple[int, ...]:
@@ -145,7 +142,6 @@ def random_adapter(
 
 
 def as_lora(adapter: AdapterWeights) -> AdapterWeights:
-    """The same weights as a standard LoRA."""
     return AdapterWeights(replace(adapter.spec, invocation_ids=None), adapter.tensors)
 
 

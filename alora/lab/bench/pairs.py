@@ -42,7 +42,6 @@ def whole_prompts(batch: Batch, policy: int) -> Batch:
 
 
 def pairs_of(batch: Batch, policy: int) -> list[int]:
-    """Indices of a policy's pairs."""
     return [at for at, pair in enumerate(batch.pairs) if pair.policy == policy]
 
 
@@ -54,5 +53,4 @@ def over_vocabulary(batch: Batch, vocab: int) -> Batch:
 
 
 def piece_of(prefixes: Sequence[tuple[int, ...]], pair: Pair, label: int) -> Piece:
-    """The work of training one pair."""
     return Piece.of(prefixes[pair.prefix] + pair.suffix_ids, (pair.label_token_ids[label],), pair.policy)

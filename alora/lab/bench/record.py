@@ -41,7 +41,6 @@ class OfferedRate:
         return float(np.percentile(self.ms, percent))
 
     def meets(self, target_ms: float) -> bool:
-        """Whether the rate was sustained, and answered below the target."""
         return self.sustained and bool(self.ms) and self.percentile(95) < target_ms
 
 
@@ -170,6 +169,5 @@ def record_json(record: Record) -> str:
 
 
 def load_record(path: Path) -> Record:
-    """Read a ``bench.json``, or the folder that holds one."""
     file = path / "bench.json" if path.is_dir() else path
     return read_record(Record, file, ConfigError, "give another bench.json, or measure again", format=FORMAT)

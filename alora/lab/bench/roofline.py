@@ -40,7 +40,6 @@ class FlopCount:
     targets: Sequence[str]
 
     def _products(self, names: Iterable[str]) -> int:
-        """Of one token in these modules of one layer."""
         return 2 * sum(math.prod(self.shape.linears[name]) for name in names)
 
     @property
@@ -96,7 +95,6 @@ class FlopCount:
         return layers + own + shared + self.head(1, labels)
 
     def packed(self, prefix: int, suffix: int, labels: int, policies: int) -> float:
-        """Training one pair of P behind one prefix."""
         return self.prefix(prefix) / policies + self.trained_suffix(prefix, suffix, labels)
 
     def lora_prefill(self, prefix: int, suffix: int, cached: int = 0) -> int:

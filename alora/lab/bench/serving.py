@@ -75,7 +75,6 @@ class ServingBench(Benchmark):
             getattr(self, f"_{name}")()
 
     def conversation(self, tokens: int, seed: int = 0) -> tuple[int, ...]:
-        """Prefix ids; the same for every system and round."""
         return self.material.conversation(tokens, self._settings.seed + 1000 + seed)
 
     def _measure(self, stages: Sequence[Cell], steps: Sequence[Step], cells: int) -> None:
@@ -164,7 +163,6 @@ class ServingBench(Benchmark):
         return refused + guards.emptied_cache(cell.of(system), kept, system)
 
     def roofline(self, cell: Cell, system: str) -> float:
-        """Arithmetic and bytes of what it could not have found in a cache."""
         count, again = cell.of(system)[0].run.pieces, cell.at.get("stage") == "again"
         line = Roofline(self.material, self._context.machine)
         return line.seconds(system, cell.size("tokens"), count, cell.kept.get(system, 0), again)

@@ -225,7 +225,6 @@ class Cell:
         return 1.0 if self.by_piece else max(trial.run.pieces for trial in self.trials) / max(1, pieces)
 
     def mark(self, system: str) -> str:
-        """Of figures that stand for a whole burst."""
         return "~" if self.share(system) > 1 else ""
 
     def each_ms(self, system: str) -> Measured:

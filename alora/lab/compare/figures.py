@@ -69,7 +69,6 @@ class Comparison:
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def of(self, method: Method, policy: str | None) -> MethodFigures | None:
-        """One method's figures for a policy, or over the battery."""
         return next((m for m in self.methods if (m.arm, m.rank) == method and m.policy == policy), None)
 
 

@@ -47,7 +47,6 @@ class RowScores:
 
     @property
     def positive_N(self) -> Flags:
-        """Whether each row is of the policy's positive label."""
         return self.label_ids_N == 0
 
 
@@ -65,7 +64,6 @@ class Scores:
 
 
 def labelled_for(policy: Policy, rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
-    """The rows that carry a label of ``policy``, in their order."""
     return [row for row in rows if policy.id in row.labels]
 
 

@@ -31,7 +31,6 @@ class MethodRun:
 
     @property
     def name(self) -> str:
-        """Its folder."""
         rank = "" if self.rank is None else f"-rank{self.rank}"
         return f"{self.arm}{rank}" + ("" if self.seed is None else f"-seed{self.seed}")
 
@@ -48,7 +47,6 @@ class Task:
 
     @property
     def by_id(self) -> dict[str, Policy]:
-        """The policies by their ids."""
         return {policy.id: policy for policy in self.policies}
 
     def without(self, failed: Mapping[str, AloraError]) -> Task:

@@ -119,6 +119,16 @@ def of_other_rows(file: Path) -> None:
     file.write_bytes(file.with_name("verdicts-00000.parquet").read_bytes())
 
 
+def of_a_changed_byte(file: Path) -> None:
+    """In a page of the labels, of which nothing is counted."""
+    groups = pyarrow.parquet.ParquetFile(file).metadata.row_group(0)
+    columns = [groups.column(at) for at in range(groups.num_columns)]
+    (one,) = [column for column in columns if column.path_in_schema == "refunds_label"]
+    changed = bytearray(file.read_bytes())
+    changed[(one.dictionary_page_offset or one.data_page_offset) + one.total_compressed_size - 1] ^= 1
+    file.write_bytes(changed)
+
+
 def content(given: bytes) -> Callable[[Path], object]:
     return lambda file: file.write_bytes(given)
 
@@ -126,7 +136,7 @@ def content(given: bytes) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("name", "damage"),
     [*(("verdicts-00001.parquet", damage) for damage in
-       (long, empty, without_a_column, of_other_rows, content(b"junk"), content(b""))),
+       (long, empty, without_a_column, of_other_rows, of_a_changed_byte, content(b"junk"), content(b""))),
      *(("rejected-00001.jsonl", damage) for damage in
        (content(b""), content(b"{}\n{}\n"), Path.unlink))],
 )  # fmt: skip
