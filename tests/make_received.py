@@ -15,8 +15,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from alora.base.stored import describe_base
-from alora.bundle.artifact import find_artifact
-from alora.bundle.named import saved_run
+from alora.bundle.artifact import find_artifact, saved_run
 from alora.bundle.read import load_bundle
 from alora.bundle.write import copy_bundle
 from alora.cli import main

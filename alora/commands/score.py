@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from alora.atomic import write_pieces
-from alora.bundle.artifact import find_artifact
-from alora.bundle.named import NO_BUNDLE
+from alora.bundle.artifact import NO_BUNDLE, find_artifact
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.run_rows import note_reading, settings_as_trained
 from alora.commands.score_logs import score_logs

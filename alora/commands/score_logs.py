@@ -11,8 +11,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from alora.bundle.artifact import named_artifacts, open_artifact
 from alora.bundle.light import read_bundle
-from alora.bundle.named import named_artifacts, open_artifact
 from alora.commands.output import table
 from alora.commands.run_rows import note_reading
 from alora.commands.score_shards import Shards, by_guard, guard_scorer

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from alora.bundle.artifact import named_artifacts, open_artifact
 from alora.bundle.light import read_bundle
-from alora.bundle.named import named_artifacts, open_artifact
 from alora.client.guard_scorer import GuardScorer
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear

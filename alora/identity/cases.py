@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from transformers import PreTrainedModel
 
 from alora.data.conversation import Conversation
+from alora.data.probes import probe_conversations
 from alora.errors import AdapterError
 from alora.identity.capture import Call, make_call
-from alora.probes import probe_conversations
 from alora.prompt.render import Prefix, Prompt, Suffix
 
 SHORT_PREFIX_TOKENS = 3
@@ -15,7 +15,7 @@ LONG_PREFIX_TOKENS = 512
 
 
 def identity_probes(count: int) -> tuple[Conversation, ...]:
-    """The first ``count`` of :mod:`alora.probes`; ConfigError when there are not that many, or none is asked for."""
+    """The first ``count`` of :mod:`alora.data.probes`; ConfigError for none, or more than there are."""
     return probe_conversations(count, "identity.conversations", least=1)
 
 

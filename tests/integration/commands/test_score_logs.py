@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 import alora
-from alora.bundle.named import open_artifact
+from alora.bundle.artifact import open_artifact
 from alora.cli import main
 from alora.config.schema import PromptSettings
 from alora.logs.rows import survey
