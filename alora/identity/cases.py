@@ -34,12 +34,7 @@ def make_calls(prompts: Sequence[Prompt], model: PreTrainedModel, invocation_ids
 
     The short and the long prefix are cut and joined from the prompts' own; the batch holds the prompts and the short
     row, so that its rows have different lengths whatever the prompts are. Calls without padding come first, shortest
-    first.
-
-    Raises:
-        AdapterError: no prompts, an empty prefix, a suffix of one token, or one that does not open with
-            ``invocation_ids``.
-    """
+    first."""
     _check(prompts, invocation_ids)
     suffix = prompts[0].suffix.token_ids
     short = prompts[0].prefix.token_ids[:SHORT_PREFIX_TOKENS]
