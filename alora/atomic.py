@@ -1,7 +1,7 @@
 """Files and folders that are whole or absent: written under a temporary name in the same folder, flushed, then renamed.
 
 A file that is being written has a mark in its name (:func:`part`). Only two kinds of files are ever removed: parts that
-a killed process left, and files whose path alora knows as its own (:func:`strangers`, :func:`remove_own`).
+a killed process left, and files whose path alora knows as its own (:func:`remove_own`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,7 @@ def is_part(path: Path) -> bool:
 
 def alone_in(folder: Path, elsewhere: str) -> BaseFileLock:
     """Make ``folder`` and take its :data:`LOCK`, so that one process at a time works in it; ``elsewhere`` is the
-    setting that names another one.
-
-    Raises:
-        OSError: it cannot be written.
-        RunError: another process holds the lock.
-    """
+    setting that names another one."""
     from filelock import FileLock, Timeout  # clients of a server write no folder, and do without it
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,11 +76,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_pieces(path: str | os.PathLike[str], pieces: Iterable[str | bytes]) -> None:
-    """Write ``pieces`` as they come, as :func:`whole` does.
-
-    Raises:
-        OSError: the folder cannot be written; nothing is left behind.
-    """
+    """Write ``pieces`` as they come, as :func:`whole` does."""
     with whole(Path(path)) as staged, staged.open("xb") as stream:
         stream.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
 
@@ -115,34 +106,17 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def strangers(folder: Path, own: re.Pattern[str], names: Collection[str] = ("",)) -> list[str]:
-    """Files below the entries ``names`` of ``folder`` (all of them) whose path from there is not one of ``own``.
-
-    A link is never alora's own.
-    """
-    return [name for name, path in _files(folder, names) if path.is_symlink() or not own.fullmatch(name)]
-
-
-def remove_own(folder: Path, own: re.Pattern[str], names: Collection[str] = ("",)) -> None:
-    """Remove the files below ``names`` whose path is one of ``own``, and the folders that this leaves empty."""
-    foreign = set(strangers(folder, own, names))
-    for name, path in _files(folder, names):
-        if name not in foreign:
-            path.unlink()
-    for name in names:
-        for home, _, _ in os.walk(folder / name, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(home).rmdir()
-
-
-def _files(folder: Path, names: Collection[str]) -> list[tuple[str, Path]]:
-    """Every file and link below ``names``, by its path from ``folder``; no link is followed."""
-    entries = [folder / name for name in names if (folder / name).is_symlink() or (folder / name).is_file()]
-    for top in (folder / name for name in names if not (folder / name).is_symlink()):
-        for home, folders, files in os.walk(top):
-            paths = [Path(home) / name for name in (*folders, *files)]
-            entries += [path for path in paths if path.is_symlink() or not path.is_dir()]
-    return [(path.relative_to(folder).as_posix(), path) for path in entries]
+def remove_own(folder: Path, own: re.Pattern[str]) -> None:
+    """Remove the files below ``folder`` whose path from there is one of ``own``, and the folders that this leaves
+    empty; no link is followed or removed."""
+    if folder.is_symlink():
+        return
+    for home, _, names in os.walk(folder, topdown=False):
+        for path in (Path(home) / name for name in names):
+            if not path.is_symlink() and own.fullmatch(path.relative_to(folder).as_posix()):
+                path.unlink()
+        with contextlib.suppress(OSError):
+            Path(home).rmdir()
 
 
 @contextlib.contextmanager

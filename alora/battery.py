@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, overload
 from alora.base.limits import require_room_for
 from alora.base.load import load_base
 from alora.base.location import base_location
-from alora.bundle.named import open_artifact
+from alora.bundle.artifact import open_artifact
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.client.engine import Engine
 from alora.config.schema import BaseSettings

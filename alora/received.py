@@ -123,9 +123,10 @@ def require_version(
     """Refuse a record of another version; ``name`` is the key of the version."""
     found = content.get(name)
     if type(found) is not int or found != known:  # true and 1.0 equal 1
-        code = NEWER if type(found) is int and found > known else NOT_OURS
+        newer = type(found) is int and found > known
         said = f"{name} is {str(found)[:40]}, and this alora reads {known}"
-        raise refused(refusal, code, f"{where}: {said}; install the one that wrote it, or {remedy}")
+        way = "upgrade with `pip install -U alora-toolkit`" if newer else "install the one that wrote it"
+        raise refused(refusal, NEWER if newer else NOT_OURS, f"{where}: {said}; {way}, or {remedy}")
 
 
 def require_sealed(content: Mapping[str, Any], where: object, refusal: type[AloraError], remedy: str) -> None:

@@ -17,8 +17,7 @@ from unittest.mock import patch
 from alora.base.stored import describe_base
 from alora.batch.log_rows import survey
 from alora.batch.stored_verdicts import read_manifest
-from alora.bundle.artifact import find_artifact
-from alora.bundle.named import saved_run
+from alora.bundle.artifact import find_artifact, saved_run
 from alora.bundle.read import load_bundle
 from alora.bundle.write import copy_bundle
 from alora.cli import main

@@ -41,11 +41,7 @@ def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) 
 
     ``compute`` opens them itself: what was opened before may be of other files than those that are looked at here.
     The time of the last change counts too, since ``cp -p`` and archives set the time of the last write. A cache that
-    cannot be written costs only time.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    cannot be written costs only time."""
     key = hashlib.sha256(json.dumps(states(files)).encode("utf-8", "surrogatepass")).hexdigest()
     try:
         file = cache_folder("fingerprints") / f"{key}{suffix}"

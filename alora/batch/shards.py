@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from alora.batch.log_rows import Row, changed, read_again, time_of
 from alora.batch.stored_verdicts import shard_rows
 from alora.batch.verdict_folder import RefusedRow, ScoredRow, VerdictFolder
+from alora.bundle.artifact import named_artifacts, open_artifact
 from alora.bundle.light import read_bundle
-from alora.bundle.named import named_artifacts, open_artifact
 from alora.client.guard_scorer import GuardScorer
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear

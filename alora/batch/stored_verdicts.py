@@ -12,6 +12,7 @@ import pyarrow.parquet
 
 from alora.config.schema import ColumnSettings
 from alora.errors import RunError, first_line
+from alora.reading import read_whole
 from alora.received import Folder, decode
 from alora.verdict import TENTHS
 
@@ -80,7 +81,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a folder of verdicts, or of the file that one became."""
     try:
         if path.is_dir():
-            manifest = Folder(path, RunError, "score the rows again").json(MANIFEST)
+            Folder(path, RunError, "score the rows again")
+            manifest = json.loads(read_whole(path / MANIFEST))
         elif path.is_file():
             manifest = json.loads((pyarrow.parquet.read_schema(path).metadata or {})[METADATA])
         else:

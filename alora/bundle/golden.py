@@ -1,7 +1,7 @@
 """Golden rows: conversations with the adapter's label logits, which it must give again wherever it runs.
 
-The conversations are :mod:`alora.probes`, not rows of the user's data: a bundle is made to be published, and the data
-may be private.
+The conversations are :mod:`alora.data.probes`, not rows of the user's data: a bundle is made to be published, and the
+data may be private.
 """
 
 from __future__ import annotations

@@ -1,28 +1,33 @@
-"""Make a bundle again for another precision or quantization of its base, with an operating point fitted there.
+"""Write a bundle again: with vLLM's certificate, or for another precision or quantization of its base.
 
 A base in another quantization computes another function, so answers differ and no tolerance applies. KV identity is
-certified again, and a parity run reports how far the answers to the golden rows move and how many verdicts change.
+certified again, an operating point is fitted there, and a parity run reports how far the answers to the golden rows
+move and how many verdicts change.
 """
 
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from alora.atomic import flush
 from alora.base.load import LoadedBase
 from alora.bundle.golden import GoldenRow, largest_difference, measure, normalised
-from alora.bundle.manifest import CERTIFICATE_FILE, MoveRecord
-from alora.bundle.read import Bundle
-from alora.bundle.write import BundleContents, write_bundle
+from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE, MoveRecord
+from alora.bundle.read import Bundle, load_bundle
+from alora.bundle.write import BundleContents, put_folder, write_bundle
 from alora.config.schema import IdentitySettings
 from alora.errors import BundleError, CheckFailed
 from alora.evaluation.calibration import positive_probability
 from alora.identity.cases import identity_probes
-from alora.identity.certificate import Certificate, read_certificate
+from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prompt
+from alora.received import file_record
 from alora.verdict import OperatingPoint
 
 
@@ -108,3 +113,49 @@ def rewrite_bundle(
     )
     over = manifest if folder.resolve() == bundle.folder.resolve() else None
     return write_bundle(contents, folder, len(bundle.golden), over)
+
+
+_NEW = (CERTIFICATE_FILE, MANIFEST_FILE)
+
+
+def add_vllm_certificate(bundle: Bundle, vllm: Certificate) -> Bundle:
+    """Put ``vllm`` into the bundle's certificate, replacing an earlier one, and return the bundle as read back."""
+    manifest = bundle.manifest
+    vllm.require(manifest.base.fingerprint, manifest.adapter_digest)
+    record = manifest.certificate
+    if record is None:
+        raise BundleError(f"{bundle.folder} is a plain LoRA without a certificate, so nothing can be added to one")
+    inner = next((entry.name for entry in bundle.folder.iterdir() if not entry.is_file()), None)
+    if inner is not None:
+        raise BundleError(f"{bundle.folder} holds {inner!r}, which is not part of a bundle; take it out, or use a copy")
+    own = read_certificate(bundle.folder / CERTIFICATE_FILE)
+    whole = replace(own, vllm=replace(vllm, base_source=own.base_source))  # not this machine's path
+
+    def fill(staged: Path) -> None:
+        staged.mkdir()
+        for file in bundle.folder.iterdir():
+            if file.name not in _NEW:
+                _same_file(file, staged / file.name)
+        write_certificate(whole, staged / CERTIFICATE_FILE)
+        file = file_record(staged / CERTIFICATE_FILE)
+        changed = replace(
+            manifest,
+            certificate=replace(record, sha256=file.sha256, vllm=vllm.engine),
+            files={**manifest.files, CERTIFICATE_FILE: file},
+        )
+        (staged / MANIFEST_FILE).write_text(changed.to_json(), encoding="utf-8")
+        flush(staged / MANIFEST_FILE)
+        flush(staged)
+        load_bundle(staged)
+
+    put_folder(bundle.folder.resolve(), fill)
+    return load_bundle(bundle.folder)
+
+
+def _same_file(file: Path, staged: Path) -> None:
+    """A hard link to the same file; a copy where the file system has none."""
+    try:
+        os.link(file.resolve(), staged)
+    except OSError:
+        shutil.copy2(file, staged)
+        flush(staged)

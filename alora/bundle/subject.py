@@ -7,10 +7,9 @@ from pathlib import Path
 from alora.adapter import CONFIG_FILE
 from alora.adapter.folder import AdapterWeights, load_adapter
 from alora.base.load import LoadedBase, load_base
-from alora.bundle.artifact import Artifact
+from alora.bundle.artifact import Artifact, base_of_bundle, is_chosen, saved_run
 from alora.bundle.light import require_base
 from alora.bundle.manifest import MANIFEST_FILE
-from alora.bundle.named import base_of_bundle, is_chosen, saved_run
 from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import BaseSettings, PolicySettings, PromptSettings, Recipe
 from alora.data.conversation import Conversation

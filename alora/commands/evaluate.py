@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
-from alora.bundle.artifact import Artifact, Kind, find_artifact
+from alora.bundle.artifact import Artifact, Kind, chosen, find_artifact, saved_run
 from alora.bundle.battery import require_one_base
-from alora.bundle.named import chosen, saved_run
 from alora.bundle.read import check_bases
 from alora.bundle.subject import Subject, open_subject
 from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text

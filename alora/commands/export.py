@@ -4,11 +4,10 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from alora.bundle.artifact import Artifact, Kind, find_artifact
+from alora.bundle.artifact import Artifact, Kind, chosen, find_artifact, members_by_policy, saved_run
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import CERTIFICATE_FILE, CardRecord, read_manifest
-from alora.bundle.named import chosen, members_by_policy, saved_run
 from alora.bundle.read import Bundle, load_bundle
 from alora.bundle.subject import Subject, open_subject, require_own
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle

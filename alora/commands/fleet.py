@@ -7,8 +7,7 @@ import numpy as np
 
 from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
-from alora.bundle.artifact import Artifact, find_artifact
-from alora.bundle.named import chosen, is_chosen, read_bundles
+from alora.bundle.artifact import Artifact, chosen, find_artifact, is_chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.commands.output import report_file_in, say, say_json, table, write_json
 from alora.commands.run_rows import known_of_run, measured_settings, note_leak, read_for, read_noted

@@ -7,8 +7,8 @@ from pathlib import Path
 from alora.atomic import workshop
 from alora.commands.output import say
 from alora.config.schema import Recipe
+from alora.data.scaffold import scaffold
 from alora.errors import ConfigError
-from alora.scaffold import scaffold
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 

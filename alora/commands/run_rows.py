@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from alora.bundle.artifact import Artifact, find_artifact
+from alora.bundle.artifact import Artifact, find_artifact, saved_run
 from alora.bundle.manifest import read_manifest
-from alora.bundle.named import saved_run
 from alora.config.saved import over
 from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation

@@ -15,8 +15,7 @@ from pathlib import Path
 from alora.atomic import write_pieces
 from alora.batch.log_rows import Survey, changed, read_again, survey
 from alora.batch.shards import scorer_of
-from alora.bundle.artifact import find_artifact
-from alora.bundle.named import NO_BUNDLE
+from alora.bundle.artifact import NO_BUNDLE, find_artifact
 from alora.commands.output import report_file, say, say_json, table, write_json
 from alora.commands.run_rows import note_reading, settings_as_trained
 from alora.commands.score_logs import score_logs

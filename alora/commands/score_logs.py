@@ -14,8 +14,8 @@ from tqdm.auto import tqdm
 from alora.batch.log_rows import reading, survey
 from alora.batch.shards import Shards, by_guard, guard_scorer
 from alora.batch.verdict_folder import VerdictFolder
+from alora.bundle.artifact import named_artifacts, open_artifact
 from alora.bundle.light import read_bundle
-from alora.bundle.named import named_artifacts, open_artifact
 from alora.commands.output import table
 from alora.commands.run_rows import note_reading
 from alora.config.schema import Recipe

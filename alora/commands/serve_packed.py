@@ -6,7 +6,7 @@ import uvicorn
 
 from alora.base.limits import longest_input
 from alora.base.load import load_base
-from alora.bundle.named import named_artifacts, read_bundles
+from alora.bundle.artifact import named_artifacts, read_bundles
 from alora.bundle.read import check_bases, load_bundle
 from alora.config.schema import Recipe, ServingSettings
 from alora.config.secrets import KEY, open_to_all

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from alora.base.stored import base_folder, describe_base
-from alora.bundle.named import named_artifacts, read_bundles
+from alora.bundle.artifact import named_artifacts, read_bundles
 from alora.bundle.read import load_bundle
 from alora.client.engine import ServedAdapter
 from alora.client.launch import server_command, server_environment

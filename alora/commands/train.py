@@ -32,6 +32,7 @@ from alora.config.paths import GENERATE
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.data.conversation import read_conversation
+from alora.data.probes import probe_conversations
 from alora.data.splits import data_settings, known_rows, read_splits
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.baselines import compare_with_baselines
@@ -43,7 +44,6 @@ from alora.identity.certify import certify
 from alora.layout import POLICIES, TRAINING, link_only
 from alora.notes import note
 from alora.policy import Policy, load_policies, note_unread_keys
-from alora.probes import probe_conversations
 from alora.prompt.render import Prompt, Renderer
 from alora.tracking import Tracking, require_tracking, start_tracking
 from alora.training.processes import Processes, join_processes

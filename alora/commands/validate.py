@@ -7,11 +7,10 @@ from collections.abc import Mapping
 
 from alora.base.load import LoadedBase
 from alora.base.location import base_location
-from alora.bundle.artifact import Artifact, find_artifact
-from alora.bundle.named import chosen, members_by_policy
+from alora.bundle.artifact import Artifact, chosen, find_artifact, members_by_policy
+from alora.bundle.move import add_vllm_certificate
 from alora.bundle.read import Bundle, check_bundles
 from alora.bundle.subject import Subject, open_subject
-from alora.bundle.vllm_certificate import add_vllm_certificate
 from alora.client.certify import certify_in_vllm
 from alora.client.engine import require_unquantized
 from alora.commands.output import report_file, say, say_json, table, write_json

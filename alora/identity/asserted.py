@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from alora.base.load import LoadedBase, load_base
-from alora.bundle.artifact import find_artifact
-from alora.bundle.named import members_by_policy
+from alora.bundle.artifact import find_artifact, members_by_policy
 from alora.bundle.read import check_bundles
 from alora.bundle.subject import Subject, open_subject
 from alora.config.schema import BaseSettings, IdentitySettings, Recipe

@@ -96,11 +96,7 @@ def capture(model: nn.Module, call: Call, **forward_options: Any) -> Capture:
     """Run ``call`` through a causal LM or a ``PeftModel`` in eval mode and keep every layer's K and V.
 
     The cache is one that keeps all tokens, also in sliding-window layers. ``forward_options`` reach the model's
-    forward (``alora_offsets``).
-
-    Raises:
-        BaseError: a layer keeps no K and V (linear attention, state space), so KV identity has no meaning there.
-    """
+    forward (``alora_offsets``)."""
     cache = DynamicCache()
     kept: list[Tensor] = []
     decoder = _decoder(model)

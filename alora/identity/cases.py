@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from transformers import PreTrainedModel
 
 from alora.data.conversation import Conversation
+from alora.data.probes import probe_conversations
 from alora.errors import AdapterError
 from alora.identity.capture import Call, make_call
-from alora.probes import probe_conversations
 from alora.prompt.render import Prefix, Prompt, Suffix
 
 SHORT_PREFIX_TOKENS = 3
@@ -15,7 +15,7 @@ LONG_PREFIX_TOKENS = 512
 
 
 def identity_probes(count: int) -> tuple[Conversation, ...]:
-    """The first ``count`` of :mod:`alora.probes`; ConfigError when there are not that many, or none is asked for."""
+    """The first ``count`` of :mod:`alora.data.probes`; ConfigError for none, or more than there are."""
     return probe_conversations(count, "identity.conversations", least=1)
 
 
@@ -34,12 +34,7 @@ def make_calls(prompts: Sequence[Prompt], model: PreTrainedModel, invocation_ids
 
     The short and the long prefix are cut and joined from the prompts' own; the batch holds the prompts and the short
     row, so that its rows have different lengths whatever the prompts are. Calls without padding come first, shortest
-    first.
-
-    Raises:
-        AdapterError: no prompts, an empty prefix, a suffix of one token, or one that does not open with
-            ``invocation_ids``.
-    """
+    first."""
     _check(prompts, invocation_ids)
     suffix = prompts[0].suffix.token_ids
     short = prompts[0].prefix.token_ids[:SHORT_PREFIX_TOKENS]

@@ -90,11 +90,7 @@ def environment_here(device: str, attention: str) -> Environment:
 
 
 def with_adapter(bare: nn.Module, folder: Path, **config_changes: Any) -> PeftModel:
-    """A PeftModel on a twin of ``bare``, the adapter cast to the base's dtype as a server casts it.
-
-    Raises:
-        AdapterError: PEFT refuses the folder, or a target is no linear layer.
-    """
+    """A PeftModel on a twin of ``bare``, the adapter cast to the base's dtype as a server casts it."""
     host = twin(bare)
     try:
         config: Any = LoraConfig.from_pretrained(str(folder))

@@ -54,11 +54,7 @@ def record_active(modules: Mapping[str, Any], call: Call, active: set[str]) -> I
     """Add to ``active`` each module that, in runs of ``call`` inside the block, changes a row's first activated token.
 
     Each is compared to its own base layer on the same input: a difference that comes from an earlier layer does not
-    count. The head gets the last token alone, so that token is compared there.
-
-    Raises:
-        AdapterError: a module gets the tokens of all rows in one dimension, where PEFT's aLoRA cannot find a row's.
-    """
+    count. The head gets the last token alone, so that token is compared there."""
     base: dict[str, torch.Tensor] = {}
 
     def rows_of(name: str, output_BTD: torch.Tensor) -> torch.Tensor:

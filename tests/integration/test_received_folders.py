@@ -11,8 +11,7 @@ import pytest
 import alora
 from alora.adapter.folder import load_adapter
 from alora.batch.stored_verdicts import read_manifest, schema, tables
-from alora.bundle.artifact import find_artifact
-from alora.bundle.named import saved_run
+from alora.bundle.artifact import find_artifact, saved_run
 from alora.bundle.read import load_bundle
 from alora.cli import main
 from alora.config.schema import DataSettings

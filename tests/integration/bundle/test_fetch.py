@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from alora.bundle.artifact import open_artifact
 from alora.bundle.hub import fetch_bundle
-from alora.bundle.named import open_artifact
 from alora.bundle.read import load_battery, load_bundle
 from alora.config.compose import load_recipe
 from alora.errors import BundleError

@@ -157,7 +157,7 @@ DAMAGE = {
     "no schema": (lambda f: resign(f, lambda m: m.pop("schema_version")), r"schema_version is None"),
     "key missing": (lambda f: resign(f, lambda m: m.pop("policy")), r"not a valid manifest: KeyError: 'policy'"),
     "policy broken": (lambda f: resign(f, lambda m: m["policy"].update(labels={"a": "Yes"})), r"at least two"),
-    "marker is a word": (lambda f: resign(f, lambda m: m.update(activated="yes")), r"activated is 'yes'"),
+    "marker is a word": (lambda f: resign(f, lambda m: m.update(activated="yes")), "activated: "),
     "marker false": (lambda f: resign(f, lambda m: m.update(activated=False)), r"says that this is a plain LoRA"),
     "suffix shifted": (
         lambda f: resign(f, lambda m: m["suffix"]["token_ids"].pop(0)),
@@ -199,7 +199,7 @@ DAMAGE = {
     },
     "temperature no number": (
         lambda f: resign(f, lambda m: m["operating_point"].update(temperature=math.nan)),
-        r"temperature is nan, which is not a finite number",
+        r"operating_point.temperature: .*nan",
     ),
     "no such dtype": (lambda f: resign(f, lambda m: m["base"].update(dtype="flat32")), r"dtype is 'flat32', not one"),
     "threshold of no such dtype": (
@@ -218,7 +218,7 @@ DAMAGE = {
     "missing card": (lambda f: (f / "README.md").unlink(), r"lacks README.md"),
     "another template": (
         lambda f: resign(f, lambda m: m["prompt"].update(template_kwargs={"chat_template": "{{ messages }}"})),
-        r"template_kwargs.chat_template is '\{\{ messages \}\}', which is not true or false",
+        r"template_kwargs.chat_template: ",
     ),
     "weights unlisted": (
         lambda f: resign(f, lambda m: m["files"].pop("adapter_model.safetensors")),
@@ -463,10 +463,10 @@ def test_a_battery_is_one_base(base, contents, tmp_path):
             for version in ("2", "0", '"1"', "null")
         ),
         *(
-            (json.dumps({"schema_version": 1, "bundles": ["advice", name]}), r"not a name of a folder|not text")
+            (json.dumps({"schema_version": 1, "bundles": ["advice", name]}), r"not a name of a folder|bundles\[1\]: ")
             for name in ("../advice", "..", "", 7, None)
         ),
-        ('{"schema_version": 1, "bundles": "advice"}', "is not a list"),
+        ('{"schema_version": 1, "bundles": "advice"}', "bundles: "),
         (json.dumps({"schema_version": 1, "bundles": ["a"] * 100_000}), "is there twice"),
         ('{"schema_version": 1, "bundles": []}', "no bundles"),
         ('{"schema_version": 1, "bundles": ["gone"]}', "does not exist"),

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE
+from alora.bundle.move import add_vllm_certificate
 from alora.bundle.read import load_bundle
-from alora.bundle.vllm_certificate import add_vllm_certificate
 from alora.bundle.write import BundleContents, write_bundle
 from alora.errors import BundleError
 from alora.identity.certificate import ControlRecord, ParityRecord, read_certificate
@@ -70,7 +70,7 @@ def test_a_certificate_that_cannot_be_added_leaves_the_bundle_as_it_was(folder, 
     def broken(place):
         raise BundleError("for this test")
 
-    monkeypatch.setattr("alora.bundle.vllm_certificate.load_bundle", broken)
+    monkeypatch.setattr("alora.bundle.move.load_bundle", broken)
     with pytest.raises(BundleError, match="for this test"):
         add_vllm_certificate(bundle, certificate)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

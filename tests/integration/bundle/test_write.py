@@ -23,12 +23,12 @@ from alora.bundle.manifest import CardRecord, Manifest, manifest_from_dict
 from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, public_source, write_bundle
 from alora.config.schema import EvaluationSettings, PromptSettings
+from alora.data.probes import probe_conversations
 from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.evaluation.calibration import fit_operating_point
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import Lead
 from alora.evaluation.tables import evaluate
-from alora.probes import probe_conversations
 from alora.prompt.render import Renderer
 from alora.reading import content_digest
 from tests.forked import Forked, kill_when

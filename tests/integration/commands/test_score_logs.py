@@ -13,7 +13,7 @@ import pytest
 
 import alora
 from alora.batch.log_rows import survey
-from alora.bundle.named import open_artifact
+from alora.bundle.artifact import open_artifact
 from alora.cli import main
 from alora.config.schema import PromptSettings
 from tests.forked import kill_when, start_forked

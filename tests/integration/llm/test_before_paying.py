@@ -115,9 +115,9 @@ def test_a_policy_without_a_rule_is_refused(folder, rule, capsys):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("topic: [1, b]", "the file.topic[0] is 1, which is not text"),
+        ("topic: [1, b]", "the file.topic[0]: "),
         ("topic: []", "one without values"),
-        ("", "the file is None, which is not an object"),
+        ("", "the file: "),
     ],
 )
 def test_dimensions_that_cannot_be_asked_for_are_refused(folder, content, words, capsys):

@@ -14,8 +14,8 @@ from alora.bundle.golden import (
     write_golden,
 )
 from alora.data.conversation import Conversation, Message
+from alora.data.probes import probe_conversations
 from alora.errors import BundleError
-from alora.probes import probe_conversations
 from alora.prompt.parts import Prefix
 
 

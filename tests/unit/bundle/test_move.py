@@ -1,5 +1,6 @@
 """What a bundle keeps when it is written again for another base."""
 
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from alora.base.load import LoadedBase
 from alora.bundle import move
 from alora.bundle.golden import GoldenRow
 from alora.bundle.manifest import CardRecord
+from alora.bundle.move import _same_file
 from alora.bundle.read import Bundle
 from alora.config.schema import IdentitySettings
 from alora.data.conversation import Conversation
@@ -69,3 +71,21 @@ def test_another_base_is_not_certified_for_it(tmp_path):
         )
     mixed = Fingerprint("other", "t", "c", quantization="nf4")
     assert not move.is_move(bundle_of(tmp_path), base_of(mixed)), "not by its quantization alone"
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_of_a_link_the_file_itself_is_taken(has_links, tmp_path, monkeypatch):
+    (tmp_path / "blob").write_text("weights")
+    (tmp_path / "folder").mkdir()
+    link, staged = tmp_path / "folder/adapter", tmp_path / "staged"
+    link.symlink_to("../blob")
+
+    def refuses(*_):
+        raise OSError
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuses)
+    _same_file(link, staged)
+    assert not staged.is_symlink()
+    assert staged.read_text() == "weights"
+    assert (staged.stat().st_ino == (tmp_path / "blob").stat().st_ino) == has_links

@@ -14,7 +14,7 @@ import torch
 
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base.load import load_base
-from alora.bundle.manifest import CARD_FILE, CERTIFICATE_FILE, MoveRecord, content_digest, manifest_from_dict
+from alora.bundle.manifest import CARD_FILE, CERTIFICATE_FILE, MoveRecord, manifest_from_dict
 from alora.bundle.move import parity_run, require_movable
 from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
@@ -22,6 +22,7 @@ from alora.cli import main
 from alora.commands import fleet as fleet_command
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
 from alora.data.labelled import read_multilabelled
+from alora.data.probes import probe_conversations
 from alora.data.splits import hold_out, rows_digest
 from alora.errors import BundleError, DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability
@@ -29,7 +30,7 @@ from alora.evaluation.predict import predict
 from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
-from alora.probes import probe_conversations
+from alora.reading import content_digest
 from tests.integration.lab.compare.places import make_place, overrides, write_rows
 
 

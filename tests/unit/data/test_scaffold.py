@@ -6,10 +6,10 @@ from collections import Counter
 from alora.config.schema import DataSettings, EvaluationSettings, PolicySettings
 from alora.data.check import check_balance, check_duplicates
 from alora.data.labelled import read_labelled
+from alora.data.scaffold import scaffold
 from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.tables import evaluate
 from alora.policy import load_policies
-from alora.scaffold import scaffold
 from alora.verdict import OperatingPoint
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alora.bundle.destination import require_replaceable
+from alora.bundle.write import require_replaceable
 from alora.errors import BundleError
 
 

@@ -60,11 +60,7 @@ _PROBES: Sequence[Sequence[tuple[str, str]]] = (
 
 
 def probe_conversations(count: int, setting: str, least: int = 0) -> tuple[Conversation, ...]:
-    """The first ``count`` probes; ``setting`` is the recipe's key that asked for them.
-
-    Raises:
-        ConfigError: ``count`` is less than ``least``, or there are not that many.
-    """
+    """The first ``count`` probes; ``setting`` is the recipe's key that asked for them."""
     if not least <= count <= len(_PROBES):
         raise ConfigError(f"{setting}={count} must lie between {least} and {len(_PROBES)}, the conversations there are")
     return tuple(
