@@ -179,7 +179,7 @@ def _require_read(first: First, kinds: Mapping[str, str], source: str) -> None:
             counted = Counter(it for names in found for it in names.items()).most_common(4)
             roles = ", ".join(f"{quoted(name)}: {role or 'ROLE'}" for (name, role), _ in counted)
             text = f"{len(found)} of the first {len(texts)} texts in {name!r} have lines or tags of several speakers"
-            mend = f"'data.role_map={{{roles}}}' splits them, data.format=text reads each as one message"
+            mend = f"'data.role_map={{{roles}}}' splits texts that open so, data.format=text leaves each whole"
             raise _error("TRANSCRIPT", source, f"{text}, which are not read as turns; {mend}")
 
 

@@ -62,6 +62,7 @@ def test_a_list_of_two_labels_takes_the_default_words():
         ("id: a\nlabels: {violation: Yes, ok: No}", "reads a bare Yes or No as a boolean"),
         ("id: a\nlabels: {violation: 1, ok: 2}", "'labels'|'answer words' is 1; give it a text"),
         ("id: a\nlabels: [x, y, z]", "map each label to its answer word"),
+        ("id: a\nlabels: [{violation: A}, {ok: B}]", "map each label to its answer word"),
         ("id: a\nlabels: yes_no", "map each label to its answer word"),
         ("id: a\nlabels: {x: 'A'}", "at least two"),
         ("id: a\nlabels: {x: 'A', y: 'A'}", "repeat"),

@@ -206,23 +206,6 @@ def test_a_hub_that_cannot_be_reached(setting, words, refused, monkeypatch):
     refused(Case(f"train {setting}", words))
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("check data.train={here}/pipe.jsonl", "pipe.jsonl is a pipe or a device"),
-        ("train data.test={here}/pipe.parquet", "pipe.parquet is a pipe or a device"),
-    ],
-)
-def test_rows_are_no_pipe_since_they_are_read_twice(command, words, place, here, capsys):
-    for suffix in ("jsonl", "parquet"):
-        os.mkfifo(here / f"pipe.{suffix}")
-    before = tree(here)
-    assert main(arguments(command, place, here)) == 2
-    shown = capsys.readouterr()
-    assert words in shown.out + shown.err
-    assert tree(here) == before
-
-
 ALL_CLOSED = "<&- >&- 2>&-"
 
 

@@ -83,14 +83,14 @@ def threshold(place, name="run"):
 
 
 @pytest.mark.parametrize(("verb", "rows"), [("evaluate", "test"), ("fleet", "test"), ("recalibrate", "validation")])
-def test_a_role_map_that_splits_no_text_is_noted(verb, rows, place, capsys):
+def test_a_role_map_that_splits_no_text_is_refused(verb, rows, place, capsys):
     file, output = place / f"{rows}.jsonl", place / ("new" if verb != "fleet" else "fleet.json")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     texts = [line | {"prompt": f"Chat started\nAgent: {line['prompt']}"} for line in lines]
     file.write_text("".join(json.dumps(line) + "\n" for line in texts))
     given = (f"data.{rows}={file}", f"output={output}", "data.role_map={Agent: assistant}")
-    assert main([verb, f"artifact={place / 'run'}", *given]) == 0
-    assert "spelt so (24 times)" in capsys.readouterr().err
+    assert main([verb, f"artifact={place / 'run'}", *given]) == 2
+    assert "[TRANSCRIPT]" in capsys.readouterr().err
 
 
 def test_one_column_named_leaves_the_others_to_the_run(place):

@@ -87,18 +87,13 @@ def test_rows_on_a_guard(rows, wanted, capsys):
         assert equal(read(capsys.readouterr().out)[1], [mine[1:] for mine in wanted])
 
 
-def test_what_of_a_column_is_read_otherwise_is_noted(tmp_path, capsys):
+def test_speakers_that_are_not_split_are_refused(tmp_path, capsys):
     rows, talk = tmp_path / "rows.jsonl", tmp_path / "talk.json"
     talk.write_text(one := json.dumps({"chat": "Chat started\nAgent: hello\nCustomer: hi"}))
     rows.write_text(f"{one}\n" * 3)
-    read = ["data.columns.messages=chat", "data.role_map={Agent: assistant, Customer: user}"]
-    for given in ([rows], [rows, f"output={tmp_path / 'verdicts.parquet'}"], [talk]):
-        assert score(*given, *read) == 0
-        noted = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
-        for text in ("is not split: its first line opens with none", "column 'chat' is read as user"):
-            (line,) = [line for line in noted if text in line]
-            assert line.endswith("(3 times)") == (given[0] is rows)
-        assert len(noted) == 2
+    for given in (rows, talk):
+        assert score(given, "data.columns.messages=chat", "data.role_map={Agent: assistant}") == 2
+        assert "[TRANSCRIPT]" in capsys.readouterr().err
 
 
 def test_one_conversation_is_split_into_turns_as_the_runs_rows_are(tmp_path, capsys, monkeypatch):

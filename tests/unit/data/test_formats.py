@@ -8,6 +8,7 @@ import pytest
 
 from alora.config.schema import FORMATS as NAMES
 from alora.config.schema import ColumnSettings, DataSettings, PromptSettings
+from alora.data.conversation import parse_conversation
 from alora.data.formats import FORMATS, recognise
 from alora.data.messages import as_row
 from alora.errors import DataError
@@ -71,6 +72,9 @@ def test_the_same_chat_has_the_same_tokens_in_any_two_formats(chats, renderers):
         for renderer in renderers:
             tokens = [renderer.prefix(chat).token_ids for chat in (first, second)]
             assert tokens[0] == tokens[1], (one, other)
+    for name, row in chats.items():
+        if len(row) == 1 and isinstance(items := next(iter(row.values())), list):  # as the guard reads a request
+            assert parse_conversation({"messages": items}, "request").messages == read[name].messages
     for chat in read.values():
         assert read_one(as_row(chat))[0].messages == chat.messages, "what is written reads back"
     other = {"messages": [HUMAN, replace_call('{"city": "Rome"}'), *CHAT[2:]]}
