@@ -4,7 +4,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,9 +46,18 @@ class TrainingRun:
     base: LoadedBase
     policies: tuple[Policy, ...]
     splits: Splits
-    renderer: Renderer
     conversation: Conversation | None  # scored at the end; None: the first held-out row
     left_out: LeftOut = field(default_factory=LeftOut)
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        return Renderer(self.base.tokenizer, self.recipe.prompt, self.recipe.base.template_kwargs)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Digests of all that was read: the base, the rows, the policies."""
+        facts = {f"base {name}": value for name, value in self.base.fingerprint.as_dict().items()}
+        return facts | self.splits.digests(self.policies)
 
     @property
     def activated(self) -> bool:
@@ -116,6 +125,12 @@ def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) 
                 _keep(this, policy, fitted, index)
     remove_checkpoints(this.folder.checkpoints)  # also of an earlier call, killed while it removed them
     this.each(partial(_require_adapter, this))
+
+
+def share_training(this: TrainingRun, processes: Processes) -> None:
+    """The part of every process but the first: its share of the training, if there is one to do."""
+    if processes.broadcast(None):
+        train_together(this, this.going, progress=False)
 
 
 def _require_adapter(this: TrainingRun, policy: Policy) -> None:
