@@ -47,9 +47,9 @@ from alora.probes import probe_conversations
 from alora.prompt.render import Prompt
 from alora.tracking import require_tracking, start_tracking
 from alora.training.processes import join_processes
+from alora.training.record import read_training
 from alora.training.run_folder import RunFolder, holds_finished
 from alora.training.sharding import open_base, whole
-from alora.training.track import read_hyperparameters, read_standing
 from alora.verdict import OperatingPoint
 
 
@@ -121,7 +121,7 @@ def is_finished(recipe: Recipe) -> bool:
 def metric(recipe: Recipe) -> float | None:
     """What a sweep lowers: the mean over the policies of the best validation loss. Test rows have no part in it."""
     records = sorted(Path(recipe.run_dir, POLICIES).glob(f"*/{TRAINING}"))
-    losses = [loss for record in records if (loss := read_standing(record).best_loss) is not None]
+    losses = [loss for record in records if (loss := read_training(record).standing.best_loss) is not None]
     return sum(losses) / len(losses) if losses else None
 
 
@@ -218,7 +218,7 @@ def _export(
     if paths.bundle.exists():
         return _own_bundle(this, policy, evaluations[0].operating_point)
     note(f"exporting the bundle of {policy.id}")
-    wanted = this.recipe.export
+    wanted, trained = this.recipe.export, read_back(paths.training, read_training)
     contents = BundleContents(
         base=this.base,
         weights=load_adapter(paths.adapter),
@@ -230,7 +230,7 @@ def _export(
         evaluations=tuple(evaluations),
         data=this.splits.counts(policy),
         revision=this.recipe.base.revision,
-        card=CardRecord(wanted.license, tuple(wanted.languages), read_back(paths.training, read_hyperparameters)),
+        card=CardRecord(wanted.license, tuple(wanted.languages), trained.hyperparameters),
     )
     return write_bundle(contents, paths.bundle, wanted.golden_rows)
 

@@ -24,13 +24,12 @@ from alora.notes import note
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from alora.tracking import Tracking
-from alora.training.claim import require_trained
 from alora.training.examples import Example, examples
 from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
+from alora.training.record import TrainingRecord, read_out_of_fold, read_training, require_trained
 from alora.training.run_folder import RunFolder, remove_checkpoints
 from alora.training.schedule import loss_curves, unfinished
-from alora.training.track import read_out_of_fold, read_standing
 from alora.training.trl_engine import fit_with_trl
 
 Result = TypeVar("Result")
@@ -136,7 +135,7 @@ def share_training(this: TrainingRun, processes: Processes) -> None:
 def _require_adapter(this: TrainingRun, policy: Policy) -> None:
     paths = this.folder.paths(policy.id)
     if not paths.adapter.exists():
-        raise TrainingError(read_back(paths.training, read_standing).dropped or "it has no adapter")
+        raise TrainingError(read_back(paths.training, read_training).standing.dropped or "it has no adapter")
     require_trained(paths.training, policy.id, load_adapter(paths.adapter).digest)
 
 
@@ -205,10 +204,18 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
     if text := unfinished(curves["validation"], settings):
         note(f"{policy.id} {text}")
     adapter = None if standing.dropped is not None else fitted.adapters[index].digest
-    record: dict[str, Any] = {"policy": policy.id, "adapter_digest": adapter}
-    record |= {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
-    record |= {"losses": curves, "peak_bytes": _peak_memory(), "out_of_fold": fitted.out_of_fold[index]}
-    write_json(paths.training, record | {"history": list(fitted.history)})
+    record = TrainingRecord(
+        policy.id,
+        adapter,
+        standing,
+        fitted.steps,
+        settings,
+        curves,
+        _peak_memory(),
+        fitted.out_of_fold[index],
+        fitted.history,
+    )
+    write_json(paths.training, asdict(record))
 
 
 def _peak_memory() -> int:

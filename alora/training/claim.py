@@ -24,8 +24,6 @@ _MAY_CHANGE = ("train", "validation", "test")  # of data
 _FREE = {"run_dir", "conversation", "strict", "tracking", "judge", "generate", "export.push_to",
          "export.private"}  # fmt: skip
 
-_PUT_BACK = "put the run's own file back, name a bundle of the run alone, or remove the file and train again"
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -123,19 +121,6 @@ def _made_with(recipe: Recipe) -> dict[str, Any]:
     data = {name: value for name, value in values["data"].items() if name not in _MAY_CHANGE}
     values |= {"base": {"template_kwargs": values["base"]["template_kwargs"]}, "data": data}
     return settings_of_training(values)
-
-
-def require_trained(record: Path, policy: str, adapter: str) -> None:
-    """RunError unless ``record``, a ``training.json``, says that the adapter with this digest was trained for it.
-
-    Args:
-        policy: the id of the policy that it is to be of.
-        adapter: the adapter's digest.
-    """
-    content = read_json(record, RunError, _PUT_BACK)
-    for name, wanted in (("policy", policy), ("adapter_digest", adapter)):
-        if (named := content.get(name)) != wanted:
-            raise RunError(f"{record} has {name} {str(named)[:80]}, not {wanted}, which lies next to it; {_PUT_BACK}")
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
