@@ -143,11 +143,7 @@ def _show_verdicts(this: TrainingRun, bundles: Sequence[Bundle]) -> None:
 
 
 def say_doubts(evaluations: Sequence[Evaluation], strict: bool) -> None:
-    """Print what the figures hold against the adapters.
-
-    Raises:
-        CheckFailed: they do, and ``strict`` is set.
-    """
+    """Print what the figures hold against the adapters."""
     found = doubts(evaluations)
     for finding in found:
         note(f"{finding.severity}: {finding}")

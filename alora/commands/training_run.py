@@ -68,11 +68,7 @@ class TrainingRun:
         return [policy for policy in self.policies if policy.id not in self.left_out]
 
     def spec(self, policy: Policy) -> AdapterSpec:
-        """The adapter that the recipe asks for.
-
-        Raises:
-            PolicyError: the base's tokenizer cannot carry the policy's invocation or labels.
-        """
+        """The adapter that the recipe asks for."""
         suffix = self.renderer.suffix(policy)
         return AdapterSpec.of(self.recipe.adapter, suffix.invocation_ids if self.activated else None)
 
@@ -94,11 +90,7 @@ class TrainingRun:
 
 
 def read_back(file: Path, read: Callable[[Path], Result]) -> Result:
-    """What an earlier call of the same run wrote to ``file``.
-
-    Raises:
-        RunError: it is damaged.
-    """
+    """What an earlier call of the same run wrote to ``file``."""
     try:
         return read(file)
     except (RunError, BundleError) as error:
@@ -140,11 +132,7 @@ def _require_adapter(this: TrainingRun, policy: Policy) -> None:
 
 
 def out_of_fold(this: TrainingRun, policy: Policy) -> Predictions | None:
-    """What the folds of a policy answered to the rows that they did not learn from; None where it has no folds.
-
-    Raises:
-        RunError: the record of its training is damaged.
-    """
+    """What the folds of a policy answered to the rows that they did not learn from; None where it has no folds."""
     if policy.id not in this.splits.folded:
         return None
     rows = this.splits.calibration(policy.id)

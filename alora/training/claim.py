@@ -66,11 +66,7 @@ def _fixed(claim: Claim) -> Mapping[str, Any]:
 
 
 def read_claim(folder: Path, kind: str) -> Claim | None:
-    """The record of what ``folder`` belongs to; None where nothing lies there yet.
-
-    Raises:
-        RunError: the folder holds something else.
-    """
+    """The record of what ``folder`` belongs to; None where nothing lies there yet."""
     file = folder / layout.INPUTS_FILE
     if not file.exists():
         foreign = [path.name for path in folder.iterdir() if path.name != LOCK and not is_part(path)]
@@ -80,31 +76,25 @@ def read_claim(folder: Path, kind: str) -> Claim | None:
             f"{folder} is not empty (it holds {min(foreign)}) and belongs to no {kind}; alora keeps one in a folder of "
             "its own: choose another run_dir="
         )
-    content = read_json(file, RunError, "choose another run_dir=, or remove the folder")
+    return _parsed(file, kind, "choose another run_dir=, or remove the folder")
+
+
+def _parsed(file: Path, kind: str, remedy: str) -> Claim:
     try:
-        claim = typed(Claim, content)
+        claim = typed(Claim, read_json(file, RunError, remedy))
         if claim.kind != kind:
             raise TypeError(f"kind is {claim.kind}")
+        return claim
     except TypeError as error:
-        raise RunError(
-            f"{file} is not the record of an {kind}, so {folder} belongs to something else, or to another version; "
-            "choose another run_dir="
-        ) from error
-    return claim
+        raise RunError(f"{file} is not the record of an {kind} of this version ({error}); {remedy}") from error
 
 
 def open_claim(run: Path, recipe: Recipe) -> Claim:
-    """The claim of the run in ``run``, which is opened to use what it has made; ``recipe`` is its ``run.yaml``.
-
-    Raises:
-        RunError: it has none that can be read, or ``run.yaml`` has other settings than those it was trained with.
-    """
+    """The claim of the run in ``run``, which is opened to use what it has made; ``recipe`` is its ``run.yaml``."""
     file, remedy = run / layout.INPUTS_FILE, "train again, or name a bundle of it alone, which has a record of its own"
+    claim = _parsed(file, RUN, remedy)
     try:
-        claim = typed(Claim, read_json(file, RunError, remedy))
         _ = claim.base
-        if claim.kind != RUN:
-            raise TypeError(f"kind is {claim.kind}")
         then = replace(Recipe(), **{name: typed(kind, claim.settings[name], name) for name, kind in _SECTIONS.items()})
     except (TypeError, KeyError) as error:
         raise RunError(f"{file} is not the record of this version's run ({error}); {remedy}") from error

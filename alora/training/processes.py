@@ -123,9 +123,6 @@ def join_processes(device: str = "auto") -> Processes:
 
     Args:
         device: ``base.device``. On GPUs each process takes the one of its local rank.
-
-    Raises:
-        RunError: a GPU was named, which all processes would share, or see :func:`require_launch`.
     """
     require_launch()
     if os.environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in os.environ:

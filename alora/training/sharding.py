@@ -32,12 +32,7 @@ def whole(base: LoadedBase, recipe: Recipe) -> LoadedBase:
 
 
 def load_sharded(settings: BaseSettings, processes: Processes) -> LoadedBase:
-    """Load a base into CPU memory and leave this process's share of its layers on its device.
-
-    Raises:
-        BaseError: a quantized base, a model class without a list of layers, or see
-            :func:`~alora.base.load.load_base`.
-    """
+    """Load a base into CPU memory and leave this process's share of its layers on its device."""
     if settings.quantization not in (None, "none"):
         raise BaseError(
             f"training.shard_base=true splits the weights that base.quantization={settings.quantization} packs; use "
