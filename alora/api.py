@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from alora.commands.train import run
+from alora.commands.train import generate_rows, run
 from alora.config.arguments import quoted
 from alora.config.compose import load_recipe
 from alora.config.schema import OPEN_DICTIONARIES
@@ -29,7 +29,7 @@ def train(recipe: str | Path | None = None, **settings: Any) -> Path:
     composed = load_recipe("train", [*chosen, *_overrides(settings)], note)
     if composed is None:
         raise ConfigError("alora.train takes settings, and no flags of the command line")
-    if run(composed):
+    if run(generate_rows(composed)):
         raise CheckFailed(f"{composed.run_dir} lacks policies that were left out; what was printed says why")
     return Path(composed.run_dir)
 

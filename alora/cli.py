@@ -135,7 +135,7 @@ def _dispatch(arguments: list[str]) -> int:
         _summarise(records)
         return max((record.exit_code for record in records), default=0)
     recipe = compose.load_recipe(verb, rest, _say)
-    return 0 if recipe is None else _command(verb).run(recipe)
+    return 0 if recipe is None else _run(verb, recipe)
 
 
 def _run_job(verb: str, recipe: "Recipe") -> tuple[int, float | None, bool]:
@@ -144,10 +144,14 @@ def _run_job(verb: str, recipe: "Recipe") -> tuple[int, float | None, bool]:
     Only a training may have been done before, and only a training has a figure for a sweeper to lower.
     """
     _quieten(verb)
+    done = verb == "train" and _command(verb).is_finished(recipe)
+    exit_code = 0 if done else _run(verb, recipe)
+    return exit_code, _command(verb).metric(recipe) if verb == "train" and not exit_code else None, done
+
+
+def _run(verb: str, recipe: "Recipe") -> int:
     command = _command(verb)
-    done = verb == "train" and command.is_finished(recipe)
-    exit_code = 0 if done else command.run(recipe)
-    return exit_code, command.metric(recipe) if verb == "train" and not exit_code else None, done
+    return command.run(command.generate_rows(recipe) if verb == "train" else recipe)
 
 
 def _command(verb: str) -> ModuleType:

@@ -1,20 +1,19 @@
 """A run's figures shown outside its folder: TensorBoard, Weights & Biases, MLflow, Trackio, or nowhere (the default).
 
 ``transformers``' own reporters do the work (``transformers.integrations``, what ``report_to`` names there). This module
-gives them the run's id and folder, the settings as the run's config, and names with policies in them. A reporter that
+gives them the run's id and folder, the recipe as the run's config, and names with policies in them. A reporter that
 fails is dropped with one remark; the run itself never depends on it.
 """
 
+import importlib
 import importlib.util
 import json
 import math
-import os
 import secrets
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
@@ -26,22 +25,22 @@ from alora.config.schema import Recipe, TrackingSettings
 from alora.errors import MissingDependency, one_line
 from alora.evaluation.records import Evaluation
 
-FOLDER = "tracking"  # of the run folder
-_RECORD = "run.json"
-_WANDB_ENVIRONMENT = {
-    "WANDB_ERROR_REPORTING": "false",  # wandb's reports on its own crashes
-    "WANDB_FINISH_TIMEOUT": "120",  # seconds; without it, a network that is lost holds the finished run for ever
-    "WANDB_FINISH_TIMEOUT_RAISES": "true",
-}
+_FOLDER, _RECORD = "tracking", "run.json"  # of the run folder
 
 
 class Tracking:
-    """Reports one run (use as a context manager); does nothing without a reporter."""
+    """Reports one run (use as a context manager); does nothing without a ``run_id``."""
 
-    def __init__(self, recipe: Recipe, folder: Path, note: Callable[[str], None], run_id: str = "") -> None:
-        self._reporter = _reporter(recipe, folder, run_id, note) if run_id else None
-        self._recipe, self._folder, self._note, self._begun = recipe, folder, note, False
-        self._state, self._control, self._arguments = TrainerState(), TrainerControl(), _Arguments(recipe, run_id)
+    def __init__(self, recipe: Recipe, folder: Path, note: Callable[[str], None], run_id: str | None = None) -> None:
+        self._settings, self._folder, self._note = recipe.tracking, folder, note
+        self._begun, self._state, self._control = False, TrainerState(), TrainerControl()
+        self._reporter: Any = None
+        if run_id is not None:
+            self._arguments = _arguments(recipe, run_id)
+            if start := {"wandb": _open_wandb, "mlflow": _open_mlflow}.get(recipe.tracking.kind):
+                start(recipe, folder, run_id)  # the callback takes a run that is open
+            self._reporter = INTEGRATION_TO_CALLBACK[recipe.tracking.kind]()
+            self._reporter.logging_dir = str(folder)  # TensorBoard's
 
     @property
     def active(self) -> bool:
@@ -51,7 +50,7 @@ class Tracking:
     def callback(self, policies: Sequence[str], prefix: str = "") -> TrainerCallback:
         """The callback for a trainer of ``policies``; ``prefix`` opens every name, where each policy has its own
         steps."""
-        return _TrainerReports(self, policies, self._recipe.tracking.every, prefix)
+        return _TrainerReports(self, policies, self._settings.every, prefix)
 
     def begin(self, state: TrainerState, history: Sequence[tuple[Mapping[str, float], int]] = ()) -> None:
         """Open the reporter. A resumed run reports its checkpoint's ``history`` again: a killed process may have
@@ -59,8 +58,8 @@ class Tracking:
         if self._begun:
             return
         self._begun = True
-        if history:
-            _remove_events(self._folder)
+        for file in self._folder.glob("events.out.tfevents.*") if history else ():  # TensorBoard reads all as one
+            file.unlink()
         self._state = state
         self._try("on_train_begin", model=None)
         for logs, step in history:
@@ -89,8 +88,6 @@ class Tracking:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self.active:
-            return
         self._try("on_train_end", exit_code=int(kind is not None))
         if self.active and kind is None:
             record = self._folder / _RECORD
@@ -102,8 +99,10 @@ class Tracking:
             return
         try:
             getattr(self._reporter, event)(self._arguments, self._state, self._control, **values)
-            if event == "on_train_end" and (end := _ENDS.get(self._recipe.tracking.kind)):
-                end(**values)
+            if event == "on_train_end" and self._settings.kind == "wandb":
+                importlib.import_module("wandb").finish(**values)
+            if event == "on_train_end" and self._settings.kind == "mlflow":
+                importlib.import_module("mlflow").end_run("FAILED" if values["exit_code"] else "FINISHED")
         except Exception as error:
             self._reporter = None
             self._note(f"tracking stopped, the run goes on: {type(error).__name__}: {one_line(error)}")
@@ -113,8 +112,7 @@ class _TrainerReports(TrainerCallback):
     """Asks a trainer for a training loss every ``every`` optimiser steps, and passes on what it logs."""
 
     def __init__(self, tracking: Tracking, policies: Sequence[str], every: int, prefix: str) -> None:
-        self._tracking, self._every = tracking, every
-        self._named = partial(metric_names, policies=tuple(policies), prefix=prefix)
+        self._tracking, self._policies, self._every, self._prefix = tracking, policies, every, prefix
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Called by the trainer; its state holds the log of a run that goes on."""
@@ -129,24 +127,8 @@ class _TrainerReports(TrainerCallback):
         if logs and state.is_world_process_zero:
             self._tracking.log(self._named(logs), state.global_step)
 
-
-class _Arguments:
-    """The part of a trainer's arguments that a reporter reads: names, and the run's config (the recipe)."""
-
-    hub_private_repo = trackio_space_id = trackio_bucket_id = None
-    trackio_static_space_id = False
-
-    def __init__(self, recipe: Recipe, run_id: str) -> None:
-        self.run_name = f"{Path(recipe.run_dir).name}-{run_id}"  # Trackio knows runs by their names
-        self.project, self.output_dir, self.logging_steps = recipe.tracking.project, "", recipe.tracking.every
-        self._config = asdict(recipe)
-        forget_command_line(self._config)
-
-    def to_dict(self) -> dict[str, Any]:
-        return self._config
-
-    def to_json_string(self) -> str:
-        return json.dumps(self._config, indent=2)
+    def _named(self, logs: Mapping[str, object]) -> dict[str, float]:
+        return metric_names(logs, self._policies, self._prefix)
 
 
 def require_tracking(settings: TrackingSettings) -> None:
@@ -167,85 +149,67 @@ def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str
         note: receives one line when the reporter cannot be opened.
     """
     kind = recipe.tracking.kind
-    folder = run / FOLDER / kind
-    silent = Tracking(recipe, folder, note)
-    if kind == "none" or os.environ.get("RANK", "0") != "0":  # of several processes the first reports
+    folder = run / _FOLDER / kind
+    silent, record = Tracking(recipe, folder, note), folder / _RECORD
+    if kind == "none":
         return silent
-    record = folder / _RECORD
     try:
-        if not resumed:  # what lies here is another run's: W&B keeps a folder for each, TensorBoard reads all as one
-            _remove_events(folder)
-        known = {"id": secrets.token_hex(4)}
-        if resumed and record.exists():
-            known = json.loads(record.read_text(encoding="utf-8"))
+        goes_on = resumed and record.exists()
+        known = json.loads(record.read_text(encoding="utf-8")) if goes_on else {"id": secrets.token_hex(4)}
         if known.get("finished"):
             return silent
-        folder.mkdir(parents=True, exist_ok=True)
         write_json(record, known)
-        return Tracking(recipe, folder, note, str(known["id"]))
+        return Tracking(recipe, folder, note, known["id"])
     except Exception as error:
-        note(f"tracking={kind} could not start, the run goes on without it: {type(error).__name__}: {one_line(error)}")
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        offline = "; tracking.mode=offline records it here" if kind == "wandb" else ""
+        note(f"tracking={kind} could not start, the run goes on without it: {reason}{offline}")
         return silent
 
 
-def _reporter(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> TrainerCallback:
-    kind = recipe.tracking.kind
-    if kind in _OPENINGS:  # the callback takes a run that is open
-        _OPENINGS[kind](recipe, folder, run_id, note)
-    reporter = INTEGRATION_TO_CALLBACK[kind]()
-    reporter.logging_dir = str(folder)  # TensorBoard's
-    return reporter
+def _arguments(recipe: Recipe, run_id: str) -> Any:
+    """The part of a trainer's arguments that a reporter reads: names, and the run's config (the recipe)."""
+    config = asdict(recipe)
+    forget_command_line(config)
+    return SimpleNamespace(
+        run_name=f"{Path(recipe.run_dir).name}-{run_id}",  # Trackio knows runs by their names
+        project=recipe.tracking.project,
+        output_dir="",
+        logging_steps=recipe.tracking.every,
+        hub_private_repo=None,
+        trackio_space_id=None,
+        trackio_bucket_id=None,
+        trackio_static_space_id=False,
+        to_dict=lambda: config,
+        to_json_string=lambda: json.dumps(config, indent=2),
+    )
 
 
-def _remove_events(folder: Path) -> None:
-    for file in folder.glob("events.out.tfevents.*"):
-        file.unlink()
-
-
-def _open_wandb(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> None:
-    """Start the run; offline, with one remark, when it was to be online and cannot."""
-    for variable, value in _WANDB_ENVIRONMENT.items():
-        os.environ.setdefault(variable, value)
+def _open_wandb(recipe: Recipe, folder: Path, run_id: str) -> None:
     wandb, settings = importlib.import_module("wandb"), recipe.tracking
-    options: dict[str, Any] = {
-        "project": settings.project,
-        "entity": settings.entity,
-        "group": settings.group or recipe.name,
-        "name": Path(recipe.run_dir).name,
-        "tags": list(settings.tags),
-        "id": run_id,
-        "resume": "allow",
-        "dir": str(folder.absolute()),
+    wandb.init(
+        project=settings.project,
+        entity=settings.entity,
+        group=settings.group or recipe.name,
+        name=Path(recipe.run_dir).name,
+        tags=list(settings.tags),
+        id=run_id,
+        resume="allow",
+        dir=str(folder.absolute()),
+        mode=settings.mode,
         # The console shows verdicts on conversations, the command line may hold a secret, and the checkout is not ours
         # to upload.
-        "settings": wandb.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True),
-    }
-    try:
-        wandb.init(mode=settings.mode, **options)
-    except Exception as error:
-        if settings.mode == "offline":
-            raise
-        why = f"wandb cannot be reached ({one_line(error)})"
-        where = f"{shlex.quote(str(folder.absolute()))}/wandb/offline-*"
-        note(f"{why}; recording offline, send it later: wandb sync {where}")
-        wandb.teardown()  # what is left of the first try keeps the run's id
-        wandb.init(mode="offline", **options)
+        settings=wandb.Settings(silent=True, console="off", disable_git=True, save_code=False, x_disable_meta=True),
+    )
 
 
-def _open_mlflow(recipe: Recipe, folder: Path, run_id: str, note: Callable[[str], None]) -> None:
+def _open_mlflow(recipe: Recipe, folder: Path, run_id: str) -> None:
     """Start the run, or go on in it, at ``MLFLOW_TRACKING_URI``."""
     mlflow, settings = importlib.import_module("mlflow"), recipe.tracking
     mlflow.set_experiment(settings.project)
     known = mlflow.search_runs(filter_string=f"tags.alora = '{run_id}'", output_format="list")
     tags = {"alora": run_id, "group": settings.group or recipe.name, **dict.fromkeys(settings.tags, "")}
     mlflow.start_run(known[0].info.run_id if known else None, run_name=Path(recipe.run_dir).name, tags=tags)
-
-
-_OPENINGS = {"wandb": _open_wandb, "mlflow": _open_mlflow}
-_ENDS: dict[str, Callable[..., object]] = {
-    "wandb": lambda exit_code: importlib.import_module("wandb").finish(exit_code=exit_code),
-    "mlflow": lambda exit_code: importlib.import_module("mlflow").end_run("FAILED" if exit_code else "FINISHED"),
-}
 
 
 def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: str = "") -> dict[str, float]:
@@ -255,13 +219,11 @@ def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: st
     that a trainer logs at its end (``train_loss``, ``train_runtime``).
     """
     named: dict[str, float] = {}
+    numbers = {f"loss_{index}": f"loss/{policy}" for index, policy in enumerate(policies)}
     for key, value in logs.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            continue
-        if key.startswith("train_") or key == "step":
+        if not isinstance(value, int | float) or not math.isfinite(value) or key.startswith("train_") or key == "step":
             continue
         phase, rest = ("eval_", key.removeprefix("eval_")) if key.startswith("eval_") else ("", key)
-        numbers = {f"loss_{index}": f"loss/{policy}" for index, policy in enumerate(policies)}
         alone = [f"loss/{policies[0]}"] if rest == "loss" and len(policies) == 1 else []
         named |= {f"{phase}{prefix}{name}": float(value) for name in (numbers.get(rest, rest), *alone)}
     return named

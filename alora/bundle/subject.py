@@ -19,7 +19,8 @@ from alora.layout import TRAINING, home_of
 from alora.policy import Policy, load_policies, read_policies
 from alora.prompt.render import Prompt, Renderer, Suffix
 from alora.reading import read_json
-from alora.training.claim import Claim, open_claim, require_trained
+from alora.training.claim import Claim, open_claim
+from alora.training.record import require_trained
 
 
 @dataclass(frozen=True)

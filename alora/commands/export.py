@@ -19,7 +19,7 @@ from alora.evaluation.records import Evaluation
 from alora.evaluation.tables import read_evaluations, require_labels
 from alora.identity.certificate import Certificate, read_certificate
 from alora.layout import BATTERY, EVALUATION, IDENTITY, TRAINING, home_of
-from alora.training.track import read_hyperparameters
+from alora.training.record import read_training
 from alora.verdict import OperatingPoint
 
 
@@ -103,7 +103,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
         card=CardRecord(
             settings.license,
             tuple(settings.languages),
-            read_hyperparameters(home / TRAINING) if (home / TRAINING).is_file() else {},
+            read_training(home / TRAINING).hyperparameters if (home / TRAINING).is_file() else {},
         ),
     )
     bundle = write_bundle(contents, recipe.output or default, settings.golden_rows)

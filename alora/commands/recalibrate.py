@@ -32,8 +32,7 @@ from alora.evaluation.predict import Predictions, held_out_predictions, predict
 from alora.evaluation.tables import describe_operating_point
 from alora.layout import POLICIES, TRAINING
 from alora.prefix.scorer import Scorer
-from alora.training.claim import require_trained
-from alora.training.track import read_out_of_fold
+from alora.training.record import read_out_of_fold, require_trained
 from alora.verdict import OperatingPoint
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -27,10 +26,9 @@ from alora.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE, link_only
 from alora.notes import note
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
-from alora.reading import leaves, read_whole
-from alora.received import decode
+from alora.reading import leaves
+from alora.training.record import read_training
 from alora.training.schedule import unfinished
-from alora.training.track import read_hyperparameters
 from alora.verdict import OperatingPoint, make_verdict
 
 if TYPE_CHECKING:
@@ -145,11 +143,7 @@ def _show_verdicts(this: TrainingRun, bundles: Sequence[Bundle]) -> None:
 
 
 def say_doubts(evaluations: Sequence[Evaluation], strict: bool) -> None:
-    """Print what the figures hold against the adapters.
-
-    Raises:
-        CheckFailed: they do, and ``strict`` is set.
-    """
+    """Print what the figures hold against the adapters."""
     found = doubts(evaluations)
     for finding in found:
         note(f"{finding.severity}: {finding}")
@@ -161,15 +155,14 @@ def _training(file: Path) -> tuple[dict[str, Sequence[tuple[float, float]]], dic
     """Losses by step, facts, and what is to be said of its end, from ``training.json``; nothing where there is none
     that can be read."""
     try:
-        record = json.loads(read_whole(file).decode())
-        losses = decode(Mapping[str, tuple[tuple[float, float], ...]], record["losses"], "losses")
-        seconds = [entry["train_runtime"] for entry in record["history"] if "train_runtime" in entry]
-        facts: dict[str, object] = {"time": f"{float(seconds[-1]):.0f} s"} if seconds else {}
-        facts |= {"peak memory": f"{record['peak_bytes'] / 2**30:.2f} GiB", **read_hyperparameters(file)}
-        text = unfinished(losses.get("validation", ()), record["settings"])
-    except (RunError, OSError, ValueError, KeyError, TypeError, RecursionError):
+        record = read_training(file)
+    except RunError:
         return {}, {}, None
-    return {name: points for name, points in losses.items() if points}, facts, text
+    seconds = [entry["train_runtime"] for entry in record.history if "train_runtime" in entry]
+    facts: dict[str, object] = {"time": f"{seconds[-1]:.0f} s"} if seconds else {}
+    facts |= {"peak memory": f"{record.peak_bytes / 2**30:.2f} GiB", **record.hyperparameters}
+    text = unfinished(record.losses.get("validation", ()), record.settings)
+    return {name: points for name, points in record.losses.items() if points}, facts, text
 
 
 def _set(settings: Mapping[str, Any]) -> dict[str, object]:

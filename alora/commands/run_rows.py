@@ -34,11 +34,7 @@ class RowsChanged(ConfigError):
 
 
 def opened_run(artifact: Artifact) -> Recipe | None:
-    """The recipe of the run that an artifact belongs to; None where there is none.
-
-    Raises:
-        RunError: it is not the one that the run was trained with, or the run does not say.
-    """
+    """The recipe of the run that an artifact belongs to; None where there is none."""
     run = saved_run(artifact)
     if run is not None and artifact.run is not None:
         open_claim(artifact.run, run)
@@ -46,11 +42,7 @@ def opened_run(artifact: Artifact) -> Recipe | None:
 
 
 def settings_as_trained(recipe: Recipe, artifact: Artifact) -> DataSettings:
-    """The command's data settings; what they leave open (rows, columns, labels, roles) comes from the artifact's run.
-
-    Raises:
-        RunError: the run's records do not agree.
-    """
+    """The command's data settings, and the artifact's run's where they leave rows, columns, labels or roles open."""
     run = opened_run(artifact)
     given = recipe.data if run is None else over(recipe.data, run.data, recipe.said, "data")
     mine, usual = recipe.data.columns, ColumnSettings()
@@ -62,11 +54,7 @@ def settings_as_trained(recipe: Recipe, artifact: Artifact) -> DataSettings:
 
 
 def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
-    """As :func:`settings_as_trained`, with test rows to measure the artifact on as it is.
-
-    Raises:
-        ConfigError: neither names test rows, or the command names another target for the operating point.
-    """
+    """As :func:`settings_as_trained`, with test rows to measure the artifact on as it is."""
     fitted = [name for name in _FITTED if getattr(recipe.evaluation, name) is not None]
     if named := [key for key in (f"evaluation.{name}" for name in fitted) if key in recipe.given]:
         raise ConfigError(
@@ -89,9 +77,7 @@ def trained_rows(artifact: Artifact) -> tuple[Rows, Rows, LeftOut]:
     where they are others by now), and the policies whose rows cannot be read.
 
     Raises:
-        RowsChanged: the rows at hand are not those that the run read.
-        ConfigError: it is not an artifact of a run.
-        DataError: they cannot be read.
+        RowsChanged: the rows at hand are others than the run read.
     """
     run = saved_run(artifact)
     if run is None or artifact.run is None or run.data.train is None:

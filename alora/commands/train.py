@@ -16,7 +16,7 @@ import torch
 from alora.adapter.folder import load_adapter
 from alora.adapter.targets import trainable_modules
 from alora.base.limits import require_rank, too_long_prompts
-from alora.base.load import LoadedBase, load_base
+from alora.base.load import LoadedBase
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import CardRecord
@@ -26,7 +26,7 @@ from alora.commands.generate import generated
 from alora.commands.output import say
 from alora.commands.run_pages import say_doubts, show_results, write_judgement, write_run_overview
 from alora.commands.run_rows import note_leak
-from alora.commands.training_run import TrainingRun, out_of_fold, read_back, train_adapters, train_together
+from alora.commands.training_run import TrainingRun, out_of_fold, read_back, share_training, train_adapters
 from alora.config.environment import describe_environment
 from alora.config.paths import GENERATE
 from alora.config.saved import save_recipe
@@ -44,12 +44,12 @@ from alora.identity.certify import certify
 from alora.layout import POLICIES, TRAINING, link_only
 from alora.notes import note
 from alora.policy import Policy, load_policies, note_unread_keys
-from alora.prompt.render import Prompt, Renderer
-from alora.tracking import Tracking, require_tracking, start_tracking
-from alora.training.processes import Processes, join_processes
+from alora.prompt.render import Prompt
+from alora.tracking import require_tracking, start_tracking
+from alora.training.processes import join_processes
+from alora.training.record import read_training
 from alora.training.run_folder import RunFolder, holds_finished
-from alora.training.sharding import is_sharded, load_sharded
-from alora.training.track import read_hyperparameters, read_standing
+from alora.training.sharding import open_base, whole
 from alora.verdict import OperatingPoint
 
 
@@ -60,39 +60,25 @@ def run(recipe: Recipe) -> int:
     require_tracking(recipe.tracking)
     if recipe.training.threads:
         torch.set_num_threads(recipe.training.threads)
-    base = None
-    if recipe.data.train == GENERATE:
-        recipe, base = _generate(recipe, processes)
-    policies = load_policies(recipe.policy, recipe.policies)
-    notes = Counter[str]()
+    policies, notes = load_policies(recipe.policy, recipe.policies), Counter[str]()
     note_unread_keys(policies, notes)
     splits, left_out = read_splits(data_settings(recipe), policies, notes)
     conversation = None if recipe.conversation is None else read_conversation(recipe.conversation, recipe.data)
     with RunFolder(recipe, writes=processes.first) as folder:
-        base = base or _load_base(recipe, processes)
-        renderer = Renderer(base.tokenizer, recipe.prompt, recipe.base.template_kwargs)
-        this = TrainingRun(recipe, folder, base, tuple(policies), splits, renderer, conversation, left_out)
+        base = open_base(recipe, processes)
+        this = TrainingRun(recipe, folder, base, tuple(policies), splits, conversation, left_out)
         _require_ready(this)
-        if not processes.first:  # it does its share of the training, if there is one to do, and nothing more
-            if processes.broadcast(None):
-                train_together(this, this.going, progress=False)
+        if not processes.first:
+            share_training(this, processes)
             return 0
-        facts = {f"base {name}": value for name, value in base.fingerprint.as_dict().items()}
-        resumed = folder.claim(facts | splits.digests(policies))  # a resume on other data or another base is refused
-        for line in as_lines(notes):
-            note(line)
-        if resumed:
-            note(f"going on in {folder.path}")
-        for name, reason in left_out.items():
-            note(f"{name} is left out: {reason}")
-        note_leak(known_rows(splits.validation, splits.train), splits.validation, [policy.id for policy in policies],
-                  "training stops by them and the threshold is fitted to them, so figures are too good")  # fmt: skip
+        resumed = folder.claim(this.inputs)  # a resume on other data or another base is refused
+        _say_how_rows_were_read(this, resumed, notes)
         save_recipe(recipe, folder.settings, describe_environment())
         with start_tracking(recipe, folder.path, resumed, note) as tracking:
             train_adapters(this, tracking, processes)
-            if is_sharded(base.model):
-                this = replace(this, base=load_base(recipe.base))
-            evaluations = _evaluate(this, tracking)
+            this = replace(this, base=whole(base, recipe))
+            evaluations = _evaluate(this)
+            tracking.evaluations([item for items in evaluations.values() for item in items])
         certificates = this.each(partial(_certify, this))
         bundles = this.each(lambda policy: _export(this, policy, evaluations[policy.id], certificates[policy.id]))
         write_battery(folder.battery, list(bundles.values()))
@@ -105,6 +91,21 @@ def run(recipe: Recipe) -> int:
     say(f"done in {time.monotonic() - started:.0f} s")
     say_doubts([item for policy in this.going for item in evaluations[policy.id]], recipe.strict)
     return 1 if this.left_out else 0
+
+
+def generate_rows(recipe: Recipe) -> Recipe:
+    """The step before a training with ``data.train=generate``: the rows are written, and the recipe names their files.
+
+    What the base does not fit, and a tracker that is missing, are refused before anything is paid for.
+    """
+    if recipe.data.train != GENERATE:
+        return recipe
+    processes = join_processes(recipe.base.device)
+    if processes.count > 1:
+        raise ConfigError("data.train=generate asks in one process; run alora generate, then train on its rows")
+    require_tracking(recipe.tracking)
+    _require_fit(recipe, open_base(recipe, processes))
+    return generated(recipe)
 
 
 def is_finished(recipe: Recipe) -> bool:
@@ -121,23 +122,8 @@ def is_finished(recipe: Recipe) -> bool:
 def metric(recipe: Recipe) -> float | None:
     """What a sweep lowers: the mean over the policies of the best validation loss. Test rows have no part in it."""
     records = sorted(Path(recipe.run_dir, POLICIES).glob(f"*/{TRAINING}"))
-    losses = [loss for record in records if (loss := read_standing(record).best_loss) is not None]
+    losses = [loss for record in records if (loss := read_training(record).standing.best_loss) is not None]
     return sum(losses) / len(losses) if losses else None
-
-
-def _load_base(recipe: Recipe, processes: Processes) -> LoadedBase:
-    if recipe.training.shard_base and processes.count > 1:
-        return load_sharded(recipe.base, processes)
-    return load_base(recipe.base, progress=processes.first)
-
-
-def _generate(recipe: Recipe, processes: Processes) -> tuple[Recipe, LoadedBase]:
-    """The recipe with generated rows; what its base does not fit is refused before anything is paid for."""
-    if processes.count > 1:
-        raise ConfigError("data.train=generate asks in one process; run alora generate, then train on its rows")
-    base = _load_base(recipe, processes)
-    _require_fit(recipe, base)
-    return generated(recipe), base
 
 
 def _require_fit(recipe: Recipe, base: LoadedBase) -> None:
@@ -156,7 +142,19 @@ def _require_ready(this: TrainingRun) -> None:
     probe_conversations(this.recipe.export.golden_rows, "export.golden_rows")
 
 
-def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluation]]:
+def _say_how_rows_were_read(this: TrainingRun, resumed: bool, notes: Counter[str]) -> None:
+    for line in as_lines(notes):
+        note(line)
+    if resumed:
+        note(f"going on in {this.folder.path}")
+    for name, reason in this.left_out.items():
+        note(f"{name} is left out: {reason}")
+    rows = this.splits.validation
+    note_leak(known_rows(rows, this.splits.train), rows, [policy.id for policy in this.policies],
+              "training stops by them and the threshold is fitted to them, so figures are too good")  # fmt: skip
+
+
+def _evaluate(this: TrainingRun) -> dict[str, list[Evaluation]]:
     """Figures per policy: its adapter, the base with the rule in the prompt, and a bag of words, on the same rows."""
     paths = {policy.id: this.folder.paths(policy.id) for policy in this.going}
     missing = [policy for policy in this.going if not paths[policy.id].evaluation.exists()]
@@ -176,9 +174,7 @@ def _evaluate(this: TrainingRun, tracking: Tracking) -> dict[str, list[Evaluatio
         for policy in missing:
             if policy.id in found:
                 write_judgement(this, policy, found[policy.id])
-    evaluations = this.each(partial(_figures, this))
-    tracking.evaluations([item for items in evaluations.values() for item in items])
-    return evaluations
+    return this.each(partial(_figures, this))
 
 
 def _figures(this: TrainingRun, policy: Policy) -> list[Evaluation]:
@@ -223,7 +219,7 @@ def _export(
     if paths.bundle.exists():
         return _own_bundle(this, policy, evaluations[0].operating_point)
     note(f"exporting the bundle of {policy.id}")
-    wanted = this.recipe.export
+    wanted, trained = this.recipe.export, read_back(paths.training, read_training)
     contents = BundleContents(
         base=this.base,
         weights=load_adapter(paths.adapter),
@@ -235,7 +231,7 @@ def _export(
         evaluations=tuple(evaluations),
         data=this.splits.counts(policy),
         revision=this.recipe.base.revision,
-        card=CardRecord(wanted.license, tuple(wanted.languages), read_back(paths.training, read_hyperparameters)),
+        card=CardRecord(wanted.license, tuple(wanted.languages), trained.hyperparameters),
     )
     return write_bundle(contents, paths.bundle, wanted.golden_rows)
 

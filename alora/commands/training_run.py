@@ -4,7 +4,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,13 +24,12 @@ from alora.notes import note
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from alora.tracking import Tracking
-from alora.training.claim import require_trained
 from alora.training.examples import Example, examples
 from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
+from alora.training.record import TrainingRecord, read_out_of_fold, read_training, require_trained
 from alora.training.run_folder import RunFolder, remove_checkpoints
 from alora.training.schedule import loss_curves, unfinished
-from alora.training.track import read_out_of_fold, read_standing
 from alora.training.trl_engine import fit_with_trl
 
 Result = TypeVar("Result")
@@ -46,9 +45,18 @@ class TrainingRun:
     base: LoadedBase
     policies: tuple[Policy, ...]
     splits: Splits
-    renderer: Renderer
     conversation: Conversation | None  # scored at the end; None: the first held-out row
     left_out: LeftOut = field(default_factory=LeftOut)
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        return Renderer(self.base.tokenizer, self.recipe.prompt, self.recipe.base.template_kwargs)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Digests of all that was read: the base, the rows, the policies."""
+        facts = {f"base {name}": value for name, value in self.base.fingerprint.as_dict().items()}
+        return facts | self.splits.digests(self.policies)
 
     @property
     def activated(self) -> bool:
@@ -60,11 +68,7 @@ class TrainingRun:
         return [policy for policy in self.policies if policy.id not in self.left_out]
 
     def spec(self, policy: Policy) -> AdapterSpec:
-        """The adapter that the recipe asks for.
-
-        Raises:
-            PolicyError: the base's tokenizer cannot carry the policy's invocation or labels.
-        """
+        """The adapter that the recipe asks for."""
         suffix = self.renderer.suffix(policy)
         return AdapterSpec.of(self.recipe.adapter, suffix.invocation_ids if self.activated else None)
 
@@ -86,11 +90,7 @@ class TrainingRun:
 
 
 def read_back(file: Path, read: Callable[[Path], Result]) -> Result:
-    """What an earlier call of the same run wrote to ``file``.
-
-    Raises:
-        RunError: it is damaged.
-    """
+    """What an earlier call of the same run wrote to ``file``."""
     try:
         return read(file)
     except (RunError, BundleError) as error:
@@ -118,19 +118,21 @@ def train_adapters(this: TrainingRun, tracking: Tracking, processes: Processes) 
     this.each(partial(_require_adapter, this))
 
 
+def share_training(this: TrainingRun, processes: Processes) -> None:
+    """The part of every process but the first: its share of the training, if there is one to do."""
+    if processes.broadcast(None):
+        train_together(this, this.going, progress=False)
+
+
 def _require_adapter(this: TrainingRun, policy: Policy) -> None:
     paths = this.folder.paths(policy.id)
     if not paths.adapter.exists():
-        raise TrainingError(read_back(paths.training, read_standing).dropped or "it has no adapter")
+        raise TrainingError(read_back(paths.training, read_training).standing.dropped or "it has no adapter")
     require_trained(paths.training, policy.id, load_adapter(paths.adapter).digest)
 
 
 def out_of_fold(this: TrainingRun, policy: Policy) -> Predictions | None:
-    """What the folds of a policy answered to the rows that they did not learn from; None where it has no folds.
-
-    Raises:
-        RunError: the record of its training is damaged.
-    """
+    """What the folds of a policy answered to the rows that they did not learn from; None where it has no folds."""
     if policy.id not in this.splits.folded:
         return None
     rows = this.splits.calibration(policy.id)
@@ -190,10 +192,18 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
     if text := unfinished(curves["validation"], settings):
         note(f"{policy.id} {text}")
     adapter = None if standing.dropped is not None else fitted.adapters[index].digest
-    record: dict[str, Any] = {"policy": policy.id, "adapter_digest": adapter}
-    record |= {"standing": asdict(standing), "steps": fitted.steps, "settings": settings}
-    record |= {"losses": curves, "peak_bytes": _peak_memory(), "out_of_fold": fitted.out_of_fold[index]}
-    write_json(paths.training, record | {"history": list(fitted.history)})
+    record = TrainingRecord(
+        policy.id,
+        adapter,
+        standing,
+        fitted.steps,
+        settings,
+        curves,
+        _peak_memory(),
+        fitted.out_of_fold[index],
+        fitted.history,
+    )
+    write_json(paths.training, asdict(record))
 
 
 def _peak_memory() -> int:

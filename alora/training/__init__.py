@@ -6,4 +6,5 @@ at the last whole checkpoint (:mod:`~alora.training.checkpoints`) and runs :mod:
 ``transformers.Trainer`` of :mod:`~alora.training.model`, with :mod:`~alora.training.loss`,
 :mod:`~alora.training.gradients` and :mod:`~alora.training.optimiser`. :mod:`~alora.training.track` keeps each policy's
 best weights; :mod:`~alora.training.processes` and :mod:`~alora.training.sharding` spread it over processes.
+:mod:`~alora.training.record` is what the run keeps of it.
 """

@@ -24,8 +24,6 @@ _MAY_CHANGE = ("train", "validation", "test")  # of data
 _FREE = {"run_dir", "conversation", "strict", "tracking", "judge", "generate", "export.push_to",
          "export.private"}  # fmt: skip
 
-_PUT_BACK = "put the run's own file back, name a bundle of the run alone, or remove the file and train again"
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -68,11 +66,7 @@ def _fixed(claim: Claim) -> Mapping[str, Any]:
 
 
 def read_claim(folder: Path, kind: str) -> Claim | None:
-    """The record of what ``folder`` belongs to; None where nothing lies there yet.
-
-    Raises:
-        RunError: the folder holds something else.
-    """
+    """The record of what ``folder`` belongs to; None where nothing lies there yet."""
     file = folder / layout.INPUTS_FILE
     if not file.exists():
         foreign = [path.name for path in folder.iterdir() if path.name != LOCK and not is_part(path)]
@@ -82,31 +76,25 @@ def read_claim(folder: Path, kind: str) -> Claim | None:
             f"{folder} is not empty (it holds {min(foreign)}) and belongs to no {kind}; alora keeps one in a folder of "
             "its own: choose another run_dir="
         )
-    content = read_json(file, RunError, "choose another run_dir=, or remove the folder")
+    return _parsed(file, kind, "choose another run_dir=, or remove the folder")
+
+
+def _parsed(file: Path, kind: str, remedy: str) -> Claim:
     try:
-        claim = decode(Claim, content)
+        claim = decode(Claim, read_json(file, RunError, remedy))
         if claim.kind != kind:
             raise TypeError(f"kind is {claim.kind}")
+        return claim
     except TypeError as error:
-        raise RunError(
-            f"{file} is not the record of an {kind}, so {folder} belongs to something else, or to another version; "
-            "choose another run_dir="
-        ) from error
-    return claim
+        raise RunError(f"{file} is not the record of an {kind} of this version ({error}); {remedy}") from error
 
 
 def open_claim(run: Path, recipe: Recipe) -> Claim:
-    """The claim of the run in ``run``, which is opened to use what it has made; ``recipe`` is its ``run.yaml``.
-
-    Raises:
-        RunError: it has none that can be read, or ``run.yaml`` has other settings than those it was trained with.
-    """
+    """The claim of the run in ``run``, which is opened to use what it has made; ``recipe`` is its ``run.yaml``."""
     file, remedy = run / layout.INPUTS_FILE, "train again, or name a bundle of it alone, which has a record of its own"
+    claim = _parsed(file, RUN, remedy)
     try:
-        claim = decode(Claim, read_json(file, RunError, remedy))
         _ = claim.base
-        if claim.kind != RUN:
-            raise TypeError(f"kind is {claim.kind}")
         then = replace(Recipe(), **{name: decode(kind, claim.settings[name], name) for name, kind in _SECTIONS.items()})
     except (TypeError, KeyError) as error:
         raise RunError(f"{file} is not the record of this version's run ({error}); {remedy}") from error
@@ -123,19 +111,6 @@ def _made_with(recipe: Recipe) -> dict[str, Any]:
     data = {name: value for name, value in values["data"].items() if name not in _MAY_CHANGE}
     values |= {"base": {"template_kwargs": values["base"]["template_kwargs"]}, "data": data}
     return settings_of_training(values)
-
-
-def require_trained(record: Path, policy: str, adapter: str) -> None:
-    """RunError unless ``record``, a ``training.json``, says that the adapter with this digest was trained for it.
-
-    Args:
-        policy: the id of the policy that it is to be of.
-        adapter: the adapter's digest.
-    """
-    content = read_json(record, RunError, _PUT_BACK)
-    for name, wanted in (("policy", policy), ("adapter_digest", adapter)):
-        if (named := content.get(name)) != wanted:
-            raise RunError(f"{record} has {name} {str(named)[:80]}, not {wanted}, which lies next to it; {_PUT_BACK}")
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,9 +58,6 @@ def examples(
     """Render ``rows`` for every policy that they are labelled for; a row without any is left out.
 
     For a standard LoRA (``activated`` is False) the whole prompt is suffix, because all of it is adapted.
-
-    Raises:
-        TrainingError: PEFT's search would not find the activation at the activation index.
     """
     suffixes, spool, made = [renderer.suffix(policy) for policy in policies], Spool(), []
 

@@ -67,9 +67,6 @@ def fit(
     A run that was cut off goes on from its last whole checkpoint in ``checkpoints`` and ends with the same bytes. Where
     several processes have met, all of them call this with the same arguments and get the same answer; the first alone
     writes, and all read ``checkpoints``.
-
-    Raises:
-        TrainingError: no rows, no gradient after the first step, or a loss that is not finite.
     """
     train = balanced(train) if settings.class_weights == "balanced" else train
     members = Members.of(train, len(adapters))

@@ -97,34 +97,24 @@ class Processes:
 
 ALONE = Processes()
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# What accelerate may be asked for, its configuration included, and a training here does not do: how to do without.
-_NOT_DONE = {
-    "ACCELERATE_USE_FSDP": "launch without --use_fsdp, and set training.shard_base=true",
-    "ACCELERATE_USE_DEEPSPEED": "launch without --use_deepspeed, and set training.shard_base=true",
-    "ACCELERATE_USE_MEGATRON_LM": "launch without --use_megatron_lm",
-    "ACCELERATE_USE_PARALLELISM_CONFIG": "launch without --use_parallelism_config",
-    "ACCELERATE_MIXED_PRECISION": "launch with --mixed_precision=no; base.dtype says what the base computes in",
-    "ACCELERATE_DYNAMO_BACKEND": "launch with --dynamo_backend=no",
-    "ACCELERATE_FP8_BACKEND": "unset it",
-}
+# What accelerate may be asked for, its configuration included, and a training here does not do.
+_NOT_DONE = ("USE_FSDP", "USE_DEEPSPEED", "USE_MEGATRON_LM", "MIXED_PRECISION", "DYNAMO_BACKEND")
 
 
 def require_launch() -> None:
     """RunError where the environment asks for what would fail, or train something else than the recipe says."""
-    for name, remedy in _NOT_DONE.items():
+    for name in (f"ACCELERATE_{name}" for name in _NOT_DONE):
         if (asked := os.environ.get(name, "")).lower() not in ("", "no", "false", "0"):
-            raise RunError(f"accelerate was asked for {name}={asked}, which no training here does; {remedy}")
-    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_PORT"):
-        if not os.environ.get(name, "0").isdecimal():
             raise RunError(
-                f"{name} is {os.environ[name]!r} in the environment, where a launcher sets a number; unset it"
+                f"accelerate was asked for {name}={asked}, which no training here does; launch without it "
+                "(--mixed_precision=no): training.shard_base=true splits a base, base.dtype is what it computes in"
             )
     missing = [name for name in _LAUNCHED if name not in os.environ]
-    for name, alone in (("WORLD_SIZE", 1), ("LOCAL_RANK", -1)):
-        if missing and int(os.environ.get(name, alone)) > alone:
+    for name, alone in (("WORLD_SIZE", "1"), ("LOCAL_RANK", "-1")):
+        if missing and os.environ.get(name, alone) != alone:
             raise RunError(
-                f"{name} is in the environment, and {', '.join(missing)}, which a launcher sets with it, "
-                f"{'is' if len(missing) == 1 else 'are'} not; unset it, or start by torchrun or accelerate launch"
+                f"{name} is in the environment without {', '.join(missing)}, which a launcher sets with it; unset it, "
+                "or start by torchrun or accelerate launch"
             )
 
 
@@ -133,12 +123,9 @@ def join_processes(device: str = "auto") -> Processes:
 
     Args:
         device: ``base.device``. On GPUs each process takes the one of its local rank.
-
-    Raises:
-        RunError: a GPU was named, which all processes would share, or see :func:`require_launch`.
     """
     require_launch()
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+    if os.environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in os.environ:
         return ALONE
     if device not in ("auto", "cpu", "cuda"):
         raise RunError(f"base.device={device} is one device for several processes; use auto, cpu or cuda")

@@ -18,7 +18,6 @@ from alora import layout
 from alora.atomic import LOCK, alone_in, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.reading import lone_surrogate
 from alora.training.claim import RUN, Claim, plain, read_claim, settings_of_training
 
 
@@ -41,9 +40,6 @@ class ClaimedFolder:
     Args:
         recipe: its settings; ``run_dir`` is its place.
         writes: False for a process that only reads: it takes no lock.
-
-    Raises:
-        RunError: it cannot be written, another process holds it, or it belongs to something else.
     """
 
     kind: ClassVar[str]  # in its record
@@ -57,8 +53,6 @@ class ClaimedFolder:
             self._hold()
 
     def _hold(self) -> None:
-        if lone_surrogate(str(self.path)) is not None:  # safetensors would write there, and not read
-            raise RunError(f"run folder {str(self.path)!a} has no name in UTF-8; set run_dir= elsewhere")
         try:
             self._made = not self.path.is_dir()  # what is a file there fails to become one
             if not self._made:
@@ -91,11 +85,7 @@ class ClaimedFolder:
         raise NotImplementedError
 
     def claim(self, inputs: Mapping[str, str]) -> bool:
-        """Bind the folder to this recipe and these input digests; True when it already was (a resume).
-
-        Raises:
-            RunError: the folder holds outputs of other settings or inputs.
-        """
+        """Bind the folder to this recipe and these input digests; True when it already was (a resume)."""
         # Through JSON, as the record is: a tuple would differ from its list.
         claimed = Claim(self.kind, plain(self.fixed_settings()), dict(inputs))
         before = read_claim(self.path, self.kind)

@@ -14,18 +14,25 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from alora.base.load import LoadedBase, choose_device, choose_dtype, load_base
-from alora.config.schema import BaseSettings
+from alora.config.schema import BaseSettings, Recipe
 from alora.errors import BaseError
 from alora.training.processes import Processes
 
 
-def load_sharded(settings: BaseSettings, processes: Processes) -> LoadedBase:
-    """Load a base into CPU memory and leave this process's share of its layers on its device.
+def open_base(recipe: Recipe, processes: Processes) -> LoadedBase:
+    """The base that a recipe trains on, in parts where it asks for that and there are several processes."""
+    if recipe.training.shard_base and processes.count > 1:
+        return load_sharded(recipe.base, processes)
+    return load_base(recipe.base, progress=processes.first)
 
-    Raises:
-        BaseError: a quantized base, a model class without a list of layers, or see
-            :func:`~alora.base.load.load_base`.
-    """
+
+def whole(base: LoadedBase, recipe: Recipe) -> LoadedBase:
+    """``base`` as one process can score with it: loaded once more where parts of it lie elsewhere."""
+    return load_base(recipe.base) if is_sharded(base.model) else base
+
+
+def load_sharded(settings: BaseSettings, processes: Processes) -> LoadedBase:
+    """Load a base into CPU memory and leave this process's share of its layers on its device."""
     if settings.quantization not in (None, "none"):
         raise BaseError(
             f"training.shard_base=true splits the weights that base.quantization={settings.quantization} packs; use "

@@ -18,9 +18,6 @@ from safetensors.torch import load_file
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights, save_tensors
 from alora.atomic import write_json
-from alora.errors import RunError
-from alora.reading import read_json
-from alora.received import decode
 from alora.training.folds import Members
 
 _REMEDY = "lower training.learning_rate, look at its rows, or take base.dtype=float32"
@@ -45,44 +42,6 @@ class Standing:
     @property
     def active(self) -> bool:
         return self.stopped_at is None and self.dropped is None
-
-
-def read_standing(record: Path) -> Standing:
-    """The standing in a policy's ``training.json``.
-
-    Raises:
-        RunError: it cannot be read.
-    """
-    try:
-        return Standing(**read_json(record, RunError, "remove it")["standing"])
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{record} cannot be read ({error})") from error
-
-
-def read_out_of_fold(record: Path) -> Logits:
-    """The out-of-fold answers in a policy's ``training.json``.
-
-    Raises:
-        RunError: it cannot be read.
-    """
-    try:
-        return decode(Logits, read_json(record, RunError, "remove it")["out_of_fold"], "out_of_fold")
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{record} cannot be read ({error})") from error
-
-
-def read_hyperparameters(record: Path) -> dict[str, str]:
-    """How a policy was trained, in words from its ``training.json``: steps, and settings with nothing left open.
-
-    Raises:
-        RunError: it cannot be read.
-    """
-    content = read_json(record, RunError, "remove it")
-    try:
-        facts = {"steps": content["steps"], "best_step": content["standing"]["best_step"], **content["settings"]}
-        return {name: str(value) for name, value in facts.items()}
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{record} cannot be read ({error})") from error
 
 
 class Tracker:

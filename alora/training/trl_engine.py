@@ -9,7 +9,6 @@ compared with the originals before the first step. The loss is SFTTrainer's: cro
 import copy
 import math
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import PeftModel, get_peft_model
-from tqdm import tqdm
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
@@ -50,13 +48,7 @@ def fit_with_trl(
     """Train one policy's standard LoRA and return its best by validation loss; the base is given back as it was.
 
     A run that was cut off goes on from its last whole checkpoint in ``checkpoints``.
-
-    Raises:
-        MissingDependency: TRL is not installed.
-        TrainingError: no rows, rows that the trainer changed, a loss that is not finite, or nothing learned.
     """
-    if adapter.spec.activated:
-        raise TrainingError("SFTTrainer passes no activation index on; train an aLoRA with training.engine=alora")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise TrainingError(
             "training.engine=trl runs in one process here; train over several with training.engine=alora"
@@ -69,7 +61,7 @@ def fit_with_trl(
             trainer.add_callback(callback)
         if progress:
             trainer.add_callback(TrainingBar())
-        resume = _last_checkpoint(checkpoints)
+        resume = last_whole_checkpoint(checkpoints)
         if resume is not None and _is_finished(resume):
             state = _state(resume)
             trained = AdapterWeights(adapter.spec, load_adapter(_best(resume) or resume).tensors)
@@ -97,12 +89,7 @@ def make_trainer(
     checkpoints: Path,
     **changes: Any,
 ) -> Any:
-    """An ``SFTTrainer`` for ``model`` whose rows are exactly the examples. ``changes`` are options of ``SFTConfig``.
-
-    Raises:
-        MissingDependency: TRL is not installed.
-        TrainingError: the trainer made something else of the rows.
-    """
+    """An ``SFTTrainer`` for ``model`` whose rows are exactly the examples. ``changes`` are options of ``SFTConfig``."""
     trl = trl_package("training.engine=trl needs the package trl")
     schedule = make_schedule(settings, train, int(model.peft_config["default"].r), width_of(base.model))  # pyright: ignore
     rows = {"train": _rows(train), "validation": _rows(validation)}
@@ -115,8 +102,8 @@ def make_trainer(
         callbacks=[EarlyStoppingCallback(patience)] if (patience := settings.early_stopping_patience) else [],
     )
     trainer.remove_callback(PrinterCallback)
-    require_whole_rows("training", rows["train"], trainer.train_dataset)
-    require_whole_rows("validation", rows["validation"], trainer.eval_dataset)
+    _require_whole_rows("training", rows["train"], trainer.train_dataset)
+    _require_whole_rows("validation", rows["validation"], trainer.eval_dataset)
     return trainer
 
 
@@ -129,25 +116,14 @@ def trl_package(why: str, otherwise: str = "") -> Any:
     return trl
 
 
-def require_whole_rows(name: str, rows: Sequence[dict[str, list[int]]], prepared: Any) -> None:
-    """Hold what a trainer made of its rows against the rows: same number, same ids, the answer as the only label.
-
-    Raises:
-        TrainingError: a row was cut, packed, changed or dropped.
-    """
-    if len(prepared) != len(rows):
-        longest = max(len(row["input_ids"]) for row in rows)
+def _require_whole_rows(name: str, rows: Sequence[dict[str, list[int]]], prepared: Any) -> None:
+    """TrainingError where a trainer cut, packed, changed or dropped a row: the answer is the only label."""
+    made = [{"input_ids": row["input_ids"], "labels": row["labels"]} for row in prepared]
+    if made != rows:
+        kept = sum(row in made for row in rows)
         raise TrainingError(
-            f"SFTTrainer kept {len(prepared)} of {len(rows)} {name} rows (the longest has {longest} tokens); its "
-            "max_length cuts the answer off and drops the row: max_length=None is needed"
+            f"SFTTrainer kept {kept} of {len(rows)} {name} rows as they were; it needs max_length=None and no packing"
         )
-    for number, row in enumerate(rows):
-        found = prepared[number]
-        if found["input_ids"] != row["input_ids"] or found["labels"] != row["labels"]:
-            raise TrainingError(
-                f"SFTTrainer changed {name} row {number}: {len(row['input_ids'])} tokens became "
-                f"{len(found['input_ids'])}, or other tokens are labelled; max_length=None and no packing are needed"
-            )
 
 
 def _rows(examples: Sequence[Example]) -> list[dict[str, list[int]]]:
@@ -250,17 +226,6 @@ def _best(checkpoint: Path) -> Path | None:
     """The best checkpoint up to this one, where the run lies now."""
     best = _state(checkpoint).best_model_checkpoint
     return None if best is None else checkpoint.with_name(Path(best).name)
-
-
-def _last_checkpoint(checkpoints: Path) -> Path | None:
-    """What a run goes on from; nothing where its best checkpoint is gone, without which the last would be returned."""
-    last = last_whole_checkpoint(checkpoints)
-    best = None if last is None else _best(last)
-    if best is None or best.is_dir():
-        return last
-    tqdm.write(f"{best}, the best so far, is not there any more; training starts over", file=sys.stderr)
-    remove_checkpoints(checkpoints)
-    return None
 
 
 def _is_finished(checkpoint: Path) -> bool:

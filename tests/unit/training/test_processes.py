@@ -16,14 +16,6 @@ def no_launcher(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("name", [name for name in LAUNCHED if name != "MASTER_ADDR"])
-def test_a_word_where_a_launcher_sets_a_number_is_named(name, monkeypatch):
-    for key, value in (LAUNCHED | {name: "x"}).items():
-        monkeypatch.setenv(key, value)
-    with pytest.raises(RunError, match=f"{name} is 'x'"):
-        join_processes("cpu")
-
-
 def test_without_a_launcher_a_process_is_alone(monkeypatch):
     assert join_processes("cpu") is ALONE
     for name, value in {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_DYNAMO_BACKEND": "NO"}.items():
@@ -33,39 +25,28 @@ def test_without_a_launcher_a_process_is_alone(monkeypatch):
     assert join_processes("cpu") is ALONE
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "remedy"),
-    [
-        ("ACCELERATE_MIXED_PRECISION", "bf16", "--mixed_precision=no; base.dtype"),
-        ("ACCELERATE_MIXED_PRECISION", "fp8", "--mixed_precision=no; base.dtype"),
-        ("ACCELERATE_USE_FSDP", "true", "training.shard_base=true"),
-        ("ACCELERATE_USE_DEEPSPEED", "True", "training.shard_base=true"),
-        ("ACCELERATE_USE_MEGATRON_LM", "1", "without --use_megatron_lm"),
-        ("ACCELERATE_USE_PARALLELISM_CONFIG", "true", "without --use_parallelism_config"),
-        ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "--dynamo_backend=no"),
-        ("ACCELERATE_FP8_BACKEND", "TE", "unset it"),
-    ],
-)
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_what_accelerate_is_asked_for_and_no_training_does_is_refused(name, value, remedy, count, monkeypatch):
-    for key, own in (LAUNCHED | {"WORLD_SIZE": count, name: value}).items():
+@pytest.mark.parametrize(
+    ("name", "value"), [("MIXED_PRECISION", "bf16"), ("USE_DEEPSPEED", "True"), ("DYNAMO_BACKEND", "INDUCTOR")]
+)
+def test_what_accelerate_is_asked_for_and_no_training_does_is_refused(name, value, count, monkeypatch):
+    for key, own in (LAUNCHED | {"WORLD_SIZE": count, f"ACCELERATE_{name}": value}).items():
         monkeypatch.setenv(key, own)
-    with pytest.raises(RunError, match=f"{name}={value}.*{remedy}"):
+    with pytest.raises(RunError, match=f"ACCELERATE_{name}={value}"):
         join_processes("cpu")
 
 
 @pytest.mark.parametrize(
     ("there", "named"),
     [
-        ({"LOCAL_RANK": "0"}, "LOCAL_RANK is .*, and RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, .* are not"),
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is .*, and RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, .* are not"),
-        ({**LAUNCHED, "MASTER_ADDR": None}, "WORLD_SIZE is .*, and MASTER_ADDR, .* is not"),
+        ({"LOCAL_RANK": "0"}, "LOCAL_RANK is .* without RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is .* without RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT"),
+        ({name: value for name, value in LAUNCHED.items() if name != "MASTER_ADDR"}, "without MASTER_ADDR,"),
     ],
 )
 def test_half_of_what_a_launcher_sets_is_refused(there, named, monkeypatch):
     for key, value in there.items():
-        if value is not None:
-            monkeypatch.setenv(key, value)
+        monkeypatch.setenv(key, value)
     with pytest.raises(RunError, match=named):
         join_processes("cpu")
 
@@ -77,9 +58,3 @@ def test_a_comparison_is_held_to_the_same(monkeypatch, capsys, tmp_path):
     rows = [f"policy.file={policy}", f"data.train={toy_rows(tmp_path / 'train.jsonl', 8)}"]
     assert main(["compare", *rows, f"data.test={toy_rows(tmp_path / 'test.jsonl', 8, seed=1)}"]) == 2
     assert "ACCELERATE_USE_DEEPSPEED=true" in capsys.readouterr().err
-
-
-def test_nor_may_the_number_of_processes_be_a_word_without_a_launcher(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "x")
-    with pytest.raises(RunError, match="WORLD_SIZE is 'x'"):
-        join_processes("cpu")

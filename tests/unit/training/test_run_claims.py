@@ -22,7 +22,8 @@ from alora.config.schema import (
     TrackingSettings,
 )
 from alora.errors import RunError
-from alora.training.claim import open_claim, require_trained
+from alora.training.claim import open_claim
+from alora.training.record import require_trained
 from alora.training.run_folder import RunFolder, holds_finished
 
 INPUTS = {"train": "a" * 64, "policy p": "b" * 64}
