@@ -114,7 +114,7 @@ def test_one_conversation_is_split_into_turns_as_the_runs_rows_are(tmp_path, cap
     assert (score(row), score(talk, "json=true")) == (0, 0)
     line, _, document = capsys.readouterr().out.partition("\n")
     assert json.loads(document)["verdicts"] == json.loads(line)["verdicts"]
-    talk.write_text(json.dumps({"id": "one", "text": "Agent: hello\nCustomer: hi"}))
+    talk.write_text(json.dumps({"id": "one", "text": "hello"}))
     read_as.columns.messages = "messages"
 
     def unknown(*_):
