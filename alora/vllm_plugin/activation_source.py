@@ -38,11 +38,7 @@ def _searchable_ids(request: Any, name: str) -> Sequence[int]:
 
 
 def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
-    """Index of the first adapted token of an ``EngineCoreRequest``.
-
-    Raises:
-        RefusedPrompt: the prompt has no invocation, has no token ids, or can still grow.
-    """
+    """Index of the first adapted token of an ``EngineCoreRequest``; RefusedPrompt for one without an invocation."""
     if getattr(request, "resumable", False):
         raise RefusedPrompt(f"aLoRA adapter {name!r} cannot run on a prompt that is streamed in: send it whole")
     index = last_occurrence(_searchable_ids(request, name), tokens)
@@ -58,9 +54,8 @@ def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
 def record_of(
     engine: Any, lora_request: Any, in_place: bool = False, digest: str | None = None
 ) -> AdapterRecord | None:
-    """The record of a LoRA request, of weights of ``digest``; None for a plain LoRA that stock vLLM handles: where this
-    engine refuses aLoRA, or cannot read the adapter's files.
-    """
+    """The record of a LoRA request; None for a plain LoRA that stock vLLM handles: where this engine refuses aLoRA, or
+    cannot read the adapter's files."""
     records, refusal = engine_records(engine), refusal_of(engine)
     if refusal is not None:
         if claims_alora(lora_request.lora_path):

@@ -11,7 +11,7 @@ from alora.weights import CONFIG
 
 MANIFEST = "alora.json"
 _EARLIER_KEY = "invocation_string"  # of the package alora 0.x by the paper's authors, before PEFT knew aLoRA
-_MEANINGFUL = (
+_MEANINGFUL = {
     "rank_pattern",
     "alpha_pattern",
     "lora_bias",
@@ -19,7 +19,7 @@ _MEANINGFUL = (
     "use_bdlora",
     "use_qalora",
     "use_dora",
-)
+}
 _BASE_CHANGED = ("pissa", "olora", "corda", "loftq")
 
 
@@ -36,11 +36,7 @@ class AdapterConfig:
 
 
 def read_config(folder: str, shown: str) -> AdapterConfig:
-    """The configuration in ``folder``, which messages call ``shown``.
-
-    Raises:
-        AdapterError: it is missing or damaged, or says things that this vLLM does not read.
-    """
+    """The configuration in ``folder``, which messages call ``shown``; AdapterError for what this vLLM cannot read."""
     file = Path(shown, CONFIG)
     try:
         config = read_json(folder, CONFIG)
@@ -80,10 +76,10 @@ def _adapts_head(config: dict[str, Any]) -> bool:
 
 def _require_read(config: dict[str, Any], file: Path) -> None:
     """AdapterError for what changes an adapter's meaning and this vLLM would drop: older ones know few keys."""
-    used = [key for key in _MEANINGFUL if config.get(key)]
+    used = {key for key in _MEANINGFUL if config.get(key)}
     if str(config.get("init_lora_weights", True)).split("_")[0].lower() in _BASE_CHANGED:
-        used.append("init_lora_weights")
-    dropped = sorted(set(used) - compat.peft_fields())
+        used.add("init_lora_weights")
+    dropped = sorted(used - compat.peft_fields())
     if dropped:
         raise AdapterError(
             f"{file} sets {', '.join(dropped)}, which vLLM {compat.vllm_version()} does not read, so the adapter would "

@@ -75,8 +75,7 @@ def _copy(source: str, target: str) -> str:
 def read_record(path: str, copies: str) -> AdapterRecord:
     """Copy the adapter at ``path`` (a folder, or a hub id that vLLM resolves) into a folder of its own in ``copies``.
 
-    Raises:
-        AdapterError: it cannot be read or copied, or changed meanwhile.
+    AdapterError for one that cannot be read or copied, or changed meanwhile.
     """
     folder = compat.adapter_folder(path)
     stamp = stamp_of(folder)

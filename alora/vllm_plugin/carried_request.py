@@ -65,10 +65,8 @@ def _require_layers(name: str, loras: dict[str, Any], manager: Any) -> None:
         kinds = {_NUMBER.sub("0", layer) for layer in base}
         lost = [layer for layer in lost if _NUMBER.sub("0", layer) in kinds]
     if lost:
-        why = f", or lora_target_modules ({', '.join(only)}) leaves it out" if only else ""
-        raise AdapterError(
-            f"aLoRA adapter {name!r} does not fit this base, which has no layer {lost[0]}{why}; train it on this base"
-        )
+        remedy = "start vLLM without lora_target_modules" if only else "train it on this base"
+        raise AdapterError(f"aLoRA adapter {name!r} does not fit this base, which has no layer {lost[0]}; {remedy}")
     for layer, weights in loras.items():
         columns, rows = base.get(layer, (None, None))
         found = weights.lora_a.shape[1], weights.lora_b.shape[0]

@@ -83,11 +83,9 @@ class Records:
 
     def of(self, lora_request: Any, digest: str | None = None) -> AdapterRecord:
         """The record of a LoRA request, which may ask for weights of ``digest``, whatever its id means to others.
-        Nothing is kept: the request may still be refused.
 
-        Raises:
-            AdapterError: the id belongs to another adapter, an aLoRA's files hold other weights than were accepted, or
-                other weights than ``digest``.
+        AdapterError for an id of another adapter, and for files with other weights than were accepted or asked for.
+        Nothing is kept: the request may still be refused.
         """
         name, number, path = lora_request.lora_name, lora_request.lora_int_id, lora_request.lora_path
         known = self._by_id.get(number)

@@ -100,18 +100,6 @@ def test_a_front_end_without_the_engine_reads_a_changed_configuration_again(toys
         process_inputs(front_end)
 
 
-def test_weights_that_are_no_numbers_are_refused(engine, toys, tmp_path):
-    """NaN would answer nothing."""
-    odd = tmp_path / "odd"
-    shutil.copytree(toys["linear"].path, odd)
-    weights = load_file(odd / "adapter_model.safetensors")
-    name = next(iter(weights))
-    for tensor in (torch.full_like(weights[name], float("nan")), weights[name].bool(), weights[name].cfloat()):
-        save_file({**weights, name: tensor}, odd / "adapter_model.safetensors")
-        with pytest.raises(AdapterError, match=f"{name} holds NaN or infinity, or no floating-point numbers"):
-            engine.ask_one(prompt(40), ToyAdapter("odd", 94, str(odd), INVOCATION))
-
-
 @pytest.mark.parametrize("kind", ["bin", "pt"])
 def test_an_alora_in_a_pickle_is_refused(toys, tmp_path, kind):
     """vLLM would run it, and nothing here reads a pickle to see what it holds."""

@@ -285,19 +285,6 @@ def test_a_change_that_keeps_size_and_time_is_seen(rewritable):
     assert records.read(str(weights.parent)).digest != record.digest
 
 
-def test_what_was_read_before_is_not_copied_again(rewritable):
-    home, records = rewritable(98), lora_ids.Records()
-    record = records.read(home)
-    assert records.read(home) is record
-    request = lora_request(ToyAdapter("copied", next(NUMBERS), home, INVOCATION))
-    records.hold(request.lora_int_id, record)
-    rewritable(99)
-    for _ in range(3):
-        with pytest.raises(AdapterError, match="changed after their weights were loaded"):
-            records.of(request)
-    assert len(list(Path(records.folder).iterdir())) == 1, "the weights in use, and none of the refused ones"
-
-
 def test_an_engine_lists_and_pins_by_its_users_ids(engine, rewritable):
     adapter = ToyAdapter("pinned", next(NUMBERS), rewritable(92), INVOCATION)
     engine.core.add_lora(lora_request(adapter))

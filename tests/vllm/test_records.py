@@ -38,10 +38,18 @@ def test_a_plain_adapter_with_a_head_is_one_that_adapts_it(home):
     assert (found.is_alora, found.adapts_head) == (False, True)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_no_numbers_are_refused(value, home):
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        *(torch.tensor([1.0, float(value)]) for value in ("nan", "inf", "-inf")),
+        torch.ones(2).bool(),
+        torch.ones(2) * 1j,
+    ],
+    ids=lambda tensor: str(tensor[-1].item()),
+)
+def test_weights_that_are_no_numbers_are_refused(tensor, home):
     edit_config(str(home), alora_invocation_tokens=None)
-    save_file({"a.lora_A.weight": torch.tensor([1.0, value])}, home / "adapter_model.safetensors")
+    save_file({"a.lora_A.weight": tensor}, home / "adapter_model.safetensors")
     with pytest.raises(AdapterError, match="holds NaN or infinity"):
         Records().read(str(home))
 
@@ -63,6 +71,7 @@ def test_a_change_is_read_once_and_not_for_every_request(home, monkeypatch):
         with pytest.raises(AdapterError, match="changed after their weights were loaded"):
             records.of(asked(home))
     assert len(reads) == 3
+    assert len(list(Path(records.folder).iterdir())) == 1, "the weights in use, and none of the refused ones"
 
 
 def test_plain_lora_goes_on_with_what_was_loaded_until_its_files_are_an_aloras(home):
