@@ -24,7 +24,7 @@ PARTS = {
     "many engines": Part(
         ("tests/vllm/test_affinity.py", "tests/vllm/test_processes.py", "tests/vllm/test_guard_processes.py",
          "tests/vllm/test_guard_load.py", "tests/vllm/test_gpu_cells.py", "tests/vllm/test_bench.py"),
-        ("alora/vllm_plugin", "alora/guard", "alora/client", "alora/lab", "scripts/gpu"),
+        ("alora/vllm_plugin", "alora/guard", "alora/client", "alora/lab", "scripts/gpu.py"),
     ),
     "processes": Part(("tests/integration/distributed",), ("alora/training", "alora/prefix", "alora/adapter")),
     "launchers": Part(

@@ -32,7 +32,7 @@ def base_folder(settings: BaseSettings) -> Path:
     try:
         folder = Path(snapshot_download(location, revision=settings.revision, allow_patterns=_FILES))
         # Many hub bases hold their weights twice, under names that vLLM would take for the base's format.
-        weights = [*indexed_files(folder / INDEX)] if (folder / INDEX).exists() else [WHOLE]
+        weights = sorted(indexed_files(folder / INDEX)) if (folder / INDEX).exists() else [WHOLE]
         return Path(snapshot_download(location, revision=settings.revision, allow_patterns=weights))
     except AloraError:
         raise

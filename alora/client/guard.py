@@ -11,7 +11,7 @@ from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.transport import Http, Unreachable, Waiting, named, refusal, root
 from alora.wire.native import (
     REQUEST_ID,
-    Answer,
+    FromGuard,
     GuardRequest,
     GuardResponse,
     PolicyCard,
@@ -22,7 +22,7 @@ from alora.wire.native import (
 _LISTING_S = 10.0  # of silence, before it says what it serves
 _CONNECTIONS = 100
 _OURS = "alora-"  # how the id of a request begins
-_Answer = TypeVar("_Answer", bound=Answer)
+_Answer = TypeVar("_Answer", bound=FromGuard)
 
 
 class Guard:

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 from omegaconf._utils import get_yaml_loader
 
-from alora.config.fill import TYPES, Keys, nested
+from alora.config.fill import Keys, nested
+from alora.config.names import TYPES
 from alora.errors import AloraError, ConfigError
 from alora.reading import read_yaml
 

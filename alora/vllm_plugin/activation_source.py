@@ -8,8 +8,6 @@ pass it on to later, looks for the activation before.
 
 import copy
 import functools
-import re
-import resource
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,14 +16,13 @@ from alora.activation import last_occurrence
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat, seeds
 from alora.vllm_plugin.adapter_config import AdapterConfig, claims_alora, config_here
-from alora.vllm_plugin.adapter_record import AdapterRecord, NoFile
+from alora.vllm_plugin.adapter_record import AdapterRecord
 from alora.vllm_plugin.carried_request import carry
 from alora.vllm_plugin.lora_ids import KEPT, Records
 from alora.vllm_plugin.refusals import RefusedPrompt, RefusedRequest, core_decides
 from alora.weights import ASKED_WEIGHTS
 
 _NOT_CHECKED = "the engine was not checked when it started"
-_SHOWN = 20  # of an invocation's tokens in a refusal
 _engines_here: list[weakref.ref[Any]] = []
 
 
@@ -41,18 +38,13 @@ def _searchable_ids(request: Any, name: str) -> Sequence[int]:
 
 
 def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
-    """Index of the first adapted token of an ``EngineCoreRequest``.
-
-    Raises:
-        RefusedPrompt: the prompt has no invocation, has no token ids, or can still grow.
-    """
+    """Index of the first adapted token of an ``EngineCoreRequest``; RefusedPrompt for one without an invocation."""
     if getattr(request, "resumable", False):
         raise RefusedPrompt(f"aLoRA adapter {name!r} cannot run on a prompt that is streamed in: send it whole")
     index = last_occurrence(_searchable_ids(request, name), tokens)
     if index is None:
-        shown = ", ".join(map(str, tokens[:_SHOWN])) + ", ..." * (len(tokens) > _SHOWN)
         raise RefusedPrompt(
-            f"aLoRA adapter {name!r}: its invocation tokens [{shown}] are not in the prompt "
+            f"aLoRA adapter {name!r}: its invocation tokens {list(tokens)} are not in the prompt "
             f"({len(request.prompt_token_ids)} tokens), so nothing would be adapted; end the prompt with the adapter's "
             "own instruction, and check that it is not truncated away"
         )
@@ -62,9 +54,8 @@ def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
 def record_of(
     engine: Any, lora_request: Any, in_place: bool = False, digest: str | None = None
 ) -> AdapterRecord | None:
-    """The record of a LoRA request, of weights of ``digest``; None for a plain LoRA that stock vLLM handles: where this
-    engine refuses aLoRA, or cannot read the adapter's files.
-    """
+    """The record of a LoRA request; None for a plain LoRA that stock vLLM handles: where this engine refuses aLoRA, or
+    cannot read the adapter's files."""
     records, refusal = engine_records(engine), refusal_of(engine)
     if refusal is not None:
         if claims_alora(lora_request.lora_path):
@@ -72,21 +63,16 @@ def record_of(
         return None
     try:
         return records.read(lora_request.lora_path) if in_place else records.of(lora_request, digest)
-    except NoFile:
-        raise
     except (AdapterError, OSError) as error:
-        if not records.met(lora_request.lora_int_id) and not claims_alora(lora_request.lora_path):
+        if records.known(lora_request.lora_int_id) is None and not claims_alora(lora_request.lora_path):
             return None
         raise AdapterError(str(error)) from error
 
 
 def _asked_weights(request: Any) -> str | None:
-    """The digest of what alone may answer the request, or None; AdapterError for what can be none."""
+    """The digest of what alone may answer the request, or None."""
     extra = getattr(request.sampling_params, "extra_args", None)
-    digest = extra.get(ASKED_WEIGHTS) if isinstance(extra, dict) else None
-    if digest is not None and not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)):
-        raise AdapterError(f"{ASKED_WEIGHTS} is {digest!r:.80}, not the digest of weights: 64 hexadecimal digits")
-    return digest
+    return extra.get(ASKED_WEIGHTS) if isinstance(extra, dict) else None
 
 
 def carried_for(engine: Any, request: Any) -> Any:
@@ -174,8 +160,7 @@ def engine_records(engine: Any) -> Records:
     """The adapters known to this engine core."""
     if not hasattr(engine, "_alora_records"):
         loaded = getattr(engine.vllm_config.lora_config, "max_cpu_loras", None) or 0
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # each record holds two open
-        engine._alora_records = Records(max(KEPT, min(2 * loaded, files // 4)))  # no copy of what the workers hold
+        engine._alora_records = Records(max(KEPT, 2 * loaded))  # more than the workers hold
     return engine._alora_records
 
 
@@ -263,7 +248,6 @@ def _check_here(vllm_config: Any, request: Any, later: bool = False) -> None:
             raise AdapterError(str(error)) from error
         engine._alora_found = (request, carried)
         return
-    _asked_weights(request)
     config = None if later else config_here(request.lora_request.lora_path)
     if config is not None:  # else not readable from here
         require_accepted(request, request.lora_request.lora_name, config)

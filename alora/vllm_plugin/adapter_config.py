@@ -1,21 +1,17 @@
 """What an adapter's ``adapter_config.json`` says: where it starts, and what this vLLM would not read of it."""
 
-import errno
-import functools
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from alora.errors import AdapterError
-from alora.reading import read_whole
 from alora.vllm_plugin import compat
 from alora.weights import CONFIG
 
 MANIFEST = "alora.json"
 _EARLIER_KEY = "invocation_string"  # of the package alora 0.x by the paper's authors, before PEFT knew aLoRA
-_MEANINGFUL = (
+_MEANINGFUL = {
     "rank_pattern",
     "alpha_pattern",
     "lora_bias",
@@ -23,8 +19,7 @@ _MEANINGFUL = (
     "use_bdlora",
     "use_qalora",
     "use_dora",
-)
-_LONGEST = 2**20  # bytes of a file: Python holds fifty times that, and a server's users wait
+}
 _BASE_CHANGED = ("pissa", "olora", "corda", "loftq")
 
 
@@ -41,22 +36,17 @@ class AdapterConfig:
 
 
 def read_config(folder: str, shown: str) -> AdapterConfig:
-    """The configuration in ``folder``, which messages call ``shown``.
-
-    Raises:
-        AdapterError: it is missing or damaged, or says things that this vLLM does not read.
-    """
+    """The configuration in ``folder``, which messages call ``shown``; AdapterError for what this vLLM cannot read."""
     file = Path(shown, CONFIG)
     try:
         config = read_json(folder, CONFIG)
-        config = config if isinstance(config, dict) else {}
-        tokens = config.get("alora_invocation_tokens")
-        lost = tokens is None and _exported_as_alora(folder)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise AdapterError(f"{file}: not a readable PEFT configuration ({why})") from error
+    config = config if isinstance(config, dict) else {}
+    tokens = config.get("alora_invocation_tokens")
     if tokens is None:
-        if lost:
+        if _exported_as_alora(folder):
             raise AdapterError(
                 f"{file} has no alora_invocation_tokens, but {MANIFEST} next to it says that this is an aLoRA: a tool "
                 "deleted the key, and the adapter would run as a wrong plain LoRA; restore the file"
@@ -66,32 +56,30 @@ def read_config(folder: str, shown: str) -> AdapterConfig:
                 f"{file} has {_EARLIER_KEY} and no alora_invocation_tokens, as the first aLoRA package wrote it: it "
                 "would run as a wrong plain LoRA; add the token ids of that text as alora_invocation_tokens"
             )
-        return AdapterConfig((), _adapts_head(config, file))
+        return AdapterConfig((), _adapts_head(config))
     if not isinstance(tokens, list) or not tokens or not all(type(token) is int and token >= 0 for token in tokens):
         raise AdapterError(f"{file}: alora_invocation_tokens is {tokens!r}, not a list of token ids")
     _require_read(config, file)
-    return AdapterConfig(tuple(tokens), _adapts_head(config, file))
+    return AdapterConfig(tuple(tokens), _adapts_head(config))
 
 
-def _adapts_head(config: dict[str, Any], file: Path) -> bool:
+def _adapts_head(config: dict[str, Any]) -> bool:
     """Whether PEFT's ``target_modules``, names or a pattern, reach the output layer.
 
     A pattern that reaches the head without its name is refused for its weights.
     """
     targets = config.get("target_modules") or []
     if isinstance(targets, str):
-        return "lm_head" in targets  # searched, not run: a pattern that was received may run for ever
-    if not isinstance(targets, list):
-        raise AdapterError(f"{file}: target_modules is {targets!r}, not a list of names")
+        return "lm_head" in targets
     return any(str(name).split(".")[-1] == "lm_head" for name in targets)
 
 
 def _require_read(config: dict[str, Any], file: Path) -> None:
     """AdapterError for what changes an adapter's meaning and this vLLM would drop: older ones know few keys."""
-    used = [key for key in _MEANINGFUL if config.get(key)]
+    used = {key for key in _MEANINGFUL if config.get(key)}
     if str(config.get("init_lora_weights", True)).split("_")[0].lower() in _BASE_CHANGED:
-        used.append("init_lora_weights")
-    dropped = sorted(set(used) - compat.peft_fields())
+        used.add("init_lora_weights")
+    dropped = sorted(used - compat.peft_fields())
     if dropped:
         raise AdapterError(
             f"{file} sets {', '.join(dropped)}, which vLLM {compat.vllm_version()} does not read, so the adapter would "
@@ -100,55 +88,36 @@ def _require_read(config: dict[str, Any], file: Path) -> None:
 
 
 def claims_alora(path: str) -> bool:
-    """Whether an adapter claims to be an aLoRA, however badly; what cannot be read claims nothing, but for what is too
-    long to look into: stock vLLM would read it."""
+    """Whether an adapter claims to be an aLoRA, however badly; what cannot be read claims nothing."""
     try:
         folder = compat.adapter_folder(path)
         config = read_json(folder, CONFIG)
-        return isinstance(config, dict) and (
-            config.get("alora_invocation_tokens") is not None
-            or bool(config.get(_EARLIER_KEY))
-            or _exported_as_alora(folder)
-        )
-    except (OSError, ValueError) as error:
-        return getattr(error, "errno", None) == errno.EFBIG
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and (
+        config.get("alora_invocation_tokens") is not None
+        or bool(config.get(_EARLIER_KEY))
+        or _exported_as_alora(folder)
+    )
 
 
-@functools.lru_cache(maxsize=4096)
-def _config_as_of(path: str, changed: tuple[int, int]) -> AdapterConfig | None:
+def config_here(path: str) -> AdapterConfig | None:
+    """The configuration in a local folder; None where it cannot be read."""
     try:
         return read_config(path, path)
     except AdapterError:
         return None
 
 
-def config_here(path: str) -> AdapterConfig | None:
-    """The configuration in a local folder, read again when it changes; None where it cannot be read."""
-    try:
-        info = os.stat(f"{path}/{CONFIG}")  # noqa: PTH116 (once per request; building a Path costs more than the call)
-    except OSError:
-        return None
-    return _config_as_of(path, (info.st_ino, info.st_mtime_ns))
-
-
 def read_json(folder: str, name: str) -> Any:
-    """What a JSON file of an adapter's folder holds; OSError or ValueError where it cannot be read, or is no file."""
-    file = Path(folder, name)
-    if file.exists() and not file.is_file():
-        raise OSError(f"{name} is a pipe or a device, not a file")  # opening a pipe waits for whoever writes to it
-    try:
-        return json.loads(read_whole(file, _LONGEST).decode("utf-8"))
-    except RecursionError as error:  # nesting of a hostile file
-        raise ValueError(str(error)) from error
+    """What a JSON file of an adapter's folder holds; OSError or ValueError where it cannot be read."""
+    return json.loads(Path(folder, name).read_bytes())
 
 
 def _exported_as_alora(folder: str) -> bool:
-    """Whether the folder is one of alora's own bundles, of an aLoRA: tools that drop PEFT's key leave this one. OSError
-    for a manifest that is too long to look into."""
+    """Whether the folder is one of alora's own bundles, of an aLoRA: tools that drop PEFT's key leave this one."""
     try:
         manifest = read_json(folder, MANIFEST)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno == errno.EFBIG:
-            raise OSError(errno.EFBIG, f"{MANIFEST} next to it {error.strerror}") from error
+    except (OSError, ValueError):
         return False
     return isinstance(manifest, dict) and manifest.get("activated") is True

@@ -6,12 +6,8 @@ the adapter to the prefix as well never sees one.
 
 import functools
 import re
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
@@ -31,7 +27,6 @@ class CarriedLoRARequest(_LoRARequest):
 
     activation_index: int = 0
     weights_digest: str = ""
-    opened: tuple[tuple[str, str], ...] = ()
     record: Any = None  # keeps the copy while the request lives; stays in the engine core
 
     # By id, under which the workers keep the weights. Upstream compares names: an adapter that is reloaded under its
@@ -57,9 +52,7 @@ def carry(lora_request: Any, record: AdapterRecord, activation_index: int) -> Ca
     values = {name: getattr(lora_request, name) for name in _LoRARequest.__struct_fields__}
     # Never in place: what a number means to the workers never changes.
     values.update(lora_int_id=record.number, lora_path=record.copy, load_inplace=False)
-    return CarriedLoRARequest(
-        **values, activation_index=activation_index, weights_digest=record.digest, opened=record.opened, record=record
-    )
+    return CarriedLoRARequest(**values, activation_index=activation_index, weights_digest=record.digest, record=record)
 
 
 def _require_layers(name: str, loras: dict[str, Any], manager: Any) -> None:
@@ -68,18 +61,12 @@ def _require_layers(name: str, loras: dict[str, Any], manager: Any) -> None:
     part that vLLM never adapts, as of images, may be."""
     base, only = compat.layer_widths(manager), compat.adapted_alone(manager)
     lost = [layer for layer in loras if layer not in base] if compat.has_all_layers() else []
-    if lost and only:
-        raise AdapterError(
-            f"aLoRA adapter {name!r} has a layer {lost[0]}, and this vLLM adapts {', '.join(only)} alone; start it "
-            "without lora_target_modules"
-        )
-    if len(lost) < len(loras):
+    if len(lost) < len(loras) and not only:
         kinds = {_NUMBER.sub("0", layer) for layer in base}
         lost = [layer for layer in lost if _NUMBER.sub("0", layer) in kinds]
     if lost:
-        raise AdapterError(
-            f"aLoRA adapter {name!r} does not fit this base, which has no layer {lost[0]}; train it on this base"
-        )
+        remedy = "start vLLM without lora_target_modules" if only else "train it on this base"
+        raise AdapterError(f"aLoRA adapter {name!r} does not fit this base, which has no layer {lost[0]}; {remedy}")
     for layer, weights in loras.items():
         columns, rows = base.get(layer, (None, None))
         found = weights.lora_a.shape[1], weights.lora_b.shape[0]
@@ -91,28 +78,13 @@ def _require_layers(name: str, loras: dict[str, Any], manager: Any) -> None:
 
 
 def load_patch(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``WorkerLoRAManager._load_adapter`` that reads a copy which was deleted from the files that are open still.
-
-    A worker loads again what it had to drop when a request's turn comes, and an error there ends the engine.
-    """
-
-    def load(manager: Any, lora_request: Any) -> Any:
-        loaded = original(manager, lora_request)
-        if claims_alora(lora_request.lora_path):
-            _require_layers(lora_request.lora_name, loaded.loras, manager)
-        return loaded
+    """``WorkerLoRAManager._load_adapter`` that refuses an aLoRA of another base."""
 
     @functools.wraps(original)
     def _load_adapter(self: Any, lora_request: Any) -> Any:
-        try:
-            return load(self, lora_request)
-        except Exception:
-            opened, folder = getattr(lora_request, "opened", ()), Path(lora_request.lora_path)
-            if all((folder / name).exists() for name, _ in opened):
-                raise  # nothing was deleted, so the error is about something else
-        with tempfile.TemporaryDirectory(prefix="alora-opened-") as folder:
-            for name, file in opened:
-                Path(folder, name).symlink_to(file)  # to /proc/PID/fd/N of the engine core, which holds it open
-            return load(self, msgspec.structs.replace(lora_request, lora_path=folder))
+        loaded = original(self, lora_request)
+        if claims_alora(lora_request.lora_path):
+            _require_layers(lora_request.lora_name, loaded.loras, self)
+        return loaded
 
     return _load_adapter

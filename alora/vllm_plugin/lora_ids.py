@@ -7,6 +7,7 @@ with which it was accepted to its end, whatever happens to id, path and files me
 not digested, or replaced under a running request.
 """
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -20,10 +21,9 @@ from typing import Any
 from alora.errors import AdapterError
 from alora.vllm_plugin.adapter_config import claims_alora
 from alora.vllm_plugin.adapter_record import FIRST_NUMBER, AdapterRecord, read_record, stamp_of
-from alora.vllm_plugin.copy_folder import FOLDER, delete_abandoned, lock
 
 KEPT = 256  # ids, at least: vLLM's server forgets an adapter without a word to the engine core
-_REMEMBERED = 100_000  # ids whose copies are gone, and what they meant
+_FOLDER = "alora-copies-"
 _GRACE = 60.0  # seconds in which a step that was sent may still load a copy that nobody holds any more
 
 
@@ -32,6 +32,33 @@ def _changed(name: str, path: str) -> AdapterError:
         f"adapter {name!r}: the files in {path} changed after their weights were loaded; load the adapter again first "
         "(add_lora, or POST /v1/load_lora_adapter, with load_inplace), or better, write new weights to a new folder"
     )
+
+
+def _lock(folder: str | Path) -> int | None:
+    """A lock on a folder of copies that ends with the process, even one that is killed; None where another has it.
+
+    It also keeps systemd-tmpfiles away from what lies in the folder.
+    """
+    try:
+        own = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(own)
+        return None
+    return own
+
+
+def _delete_abandoned() -> None:
+    """Delete the copies of engine cores that were killed; not those of one that is just starting."""
+    for folder in Path(tempfile.gettempdir()).glob(_FOLDER + "*"):
+        own = _lock(folder)
+        if own is not None:
+            if os.fstat(own).st_mtime < time.time() - 60:  # a new folder has no lock for a moment
+                shutil.rmtree(folder, ignore_errors=True)
+            os.close(own)
 
 
 class Records:
@@ -44,24 +71,21 @@ class Records:
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept  # ids
-        delete_abandoned()
-        self.folder = tempfile.mkdtemp(prefix=FOLDER)
-        self._locked = lock(self.folder)
+        _delete_abandoned()
+        self.folder = tempfile.mkdtemp(prefix=_FOLDER)
+        self._locked = _lock(self.folder)
         # Not atexit, which a forked engine core skips.
         Finalize(self, shutil.rmtree, (self.folder, True), exitpriority=0)
         self._by_id: OrderedDict[int, AdapterRecord] = OrderedDict()
-        self._evicted: OrderedDict[int, tuple[str, str]] = OrderedDict()
         self._read: weakref.WeakValueDictionary[str, AdapterRecord] = weakref.WeakValueDictionary()
         self._copies: dict[str, weakref.ref[AdapterRecord]] = {}
         self._unheld: dict[str, float] = {}  # copies that nobody holds, and since when at the latest
 
     def of(self, lora_request: Any, digest: str | None = None) -> AdapterRecord:
         """The record of a LoRA request, which may ask for weights of ``digest``, whatever its id means to others.
-        Nothing is kept: the request may still be refused.
 
-        Raises:
-            AdapterError: the id belongs to another adapter, an aLoRA's files hold other weights than were accepted, or
-                other weights than ``digest``.
+        AdapterError for an id of another adapter, and for files with other weights than were accepted or asked for.
+        Nothing is kept: the request may still be refused.
         """
         name, number, path = lora_request.lora_name, lora_request.lora_int_id, lora_request.lora_path
         known = self._by_id.get(number)
@@ -72,17 +96,13 @@ class Records:
             if found.digest != digest:
                 raise AdapterError(f"adapter {name!r}: {path} holds other weights than are asked for")
             return found
-        before = known.path if known is not None else self._evicted.get(number, (path, ""))[0]
-        if before != path:
+        if known is None:
+            return self.read(path)
+        if known.path != path:
             raise AdapterError(
-                f"adapter {name!r} asks for {path} under LoRA id {number}, but that id holds {before}; give every "
+                f"adapter {name!r} asks for {path} under LoRA id {number}, but that id holds {known.path}; give every "
                 "adapter an id of its own"
             )
-        if known is None:
-            found = self.read(path)
-            if self._evicted.get(number, found.meaning()) != found.meaning():
-                raise _changed(name, path)
-            return found
         if known.unchanged() or not Path(known.folder).is_dir():
             return known  # the copy is there, whether or not the files still are
         try:  # a change that was refused before is not copied again for every request
@@ -103,7 +123,7 @@ class Records:
         plain_no_more = seen is not None and not seen.config.is_alora and claims_alora(path)  # a manifest came
         if seen is not None and not plain_no_more and stamp_of(seen.folder) == seen.stamp:
             return seen
-        now = read_record(path, self._home())
+        now = read_record(path, self.folder)
         now.unsent = weakref.finalize(now, shutil.rmtree, now.copy, ignore_errors=True)
         now.unsent.atexit = False
         if seen is not None and now.digest == seen.digest:
@@ -118,33 +138,14 @@ class Records:
             self._copies[record.copy] = weakref.ref(record)
         self._by_id[lora_id] = record
         self._by_id.move_to_end(lora_id)
-        self._evicted.pop(lora_id, None)
         while len(self._by_id) > self._kept:
-            evicted, last = self._by_id.popitem(last=False)
-            if evicted > 0:
-                self._evicted[evicted] = last.meaning()
-            del last  # or its copy would not count as let go
+            self._by_id.popitem(last=False)
             self._sweep(_GRACE)
-        while len(self._evicted) > _REMEMBERED:
-            self._evicted.popitem(last=False)
 
     def accept(self, lora_id: int, record: AdapterRecord) -> None:
         """Hold what a request was accepted with: where the id means other weights, under a key that is nobody's id."""
         known = self._by_id.get(lora_id)
-        means = self._evicted.get(lora_id, record.meaning())
-        own = known is record or (known is None and means == record.meaning())
-        self.hold(lora_id if own else -record.number, record)
-
-    def _home(self) -> str:
-        """``folder``, made again, and no stranger's, where a cleaner of temporary files deleted it."""
-        try:
-            own = os.lstat(self.folder).st_uid == os.getuid()
-        except FileNotFoundError:
-            own = False
-        if not own:
-            Path(self.folder).mkdir(mode=0o700)
-            self._locked = lock(self.folder)
-        return self.folder
+        self.hold(lora_id if known is None or known is record else -record.number, record)
 
     def held(self, record: AdapterRecord, but: int | None = None) -> bool:
         """Whether an id, ``but`` that one, means this record."""
@@ -152,10 +153,6 @@ class Records:
 
     def known(self, lora_id: int) -> AdapterRecord | None:
         return self._by_id.get(lora_id)
-
-    def met(self, lora_id: int) -> bool:
-        """Whether an id means, or meant until it was evicted, some weights."""
-        return lora_id in self._by_id or lora_id in self._evicted
 
     def number(self, lora_id: int) -> int:
         """The workers' number for a user's id."""
@@ -171,7 +168,6 @@ class Records:
     def forget(self, lora_id: int) -> None:
         """Free an id for another adapter."""
         self._by_id.pop(lora_id, None)
-        self._evicted.pop(lora_id, None)
 
     def withdraw(self, record: AdapterRecord) -> None:
         """Free the ids of what the workers do not take: its files may be mended."""

@@ -21,15 +21,10 @@ _of_prompt_tokens = ContextVar("_of_prompt_tokens", default=False)
 def mask_tokens(
     token_lora_ids: Sequence[int], rows: Sequence[tuple[Any, int]], scheduled: Sequence[int]
 ) -> tuple[int, ...]:
-    """Token to LoRA id, with the tokens before each row's activation set to :data:`NO_ADAPTER`.
+    """vLLM's token-to-LoRA-id mapping, with the tokens before each row's activation set to :data:`NO_ADAPTER`.
 
-    Args:
-        token_lora_ids: vLLM's own mapping, the rows' scheduled tokens one after another.
-        rows: per row, its LoRA request or None, and the tokens computed before this step.
-        scheduled: per row, its tokens in this step.
-
-    Raises:
-        AdapterError: a row's aLoRA request carries no activation: it did not come through the patched engine core.
+    A row is its LoRA request or None, and the tokens computed before this step; ``scheduled`` are its tokens in it.
+    AdapterError for an aLoRA request without an activation: it did not come through the patched engine core.
     """
     masked = list(token_lora_ids)
     start = 0

@@ -83,13 +83,13 @@ class GuardRequest(Options):
         return f"guard-{self._id}"
 
 
-class Answer(BaseModel):
+class FromGuard(BaseModel):
     """What a guard says; a newer one may say more."""
 
     model_config = ConfigDict(frozen=True)
 
 
-class PolicyVerdict(Answer):
+class PolicyVerdict(FromGuard):
     """One policy's answer. ``flagged`` without a probability: it did not answer, and ``on_failure`` is closed;
     ``reason`` says why."""
 
@@ -104,7 +104,7 @@ class PolicyVerdict(Answer):
     reason: str | None = None
 
 
-class Usage(Answer):
+class Usage(FromGuard):
     """Tokens: of the conversation (shared), of all suffixes, and those that the engine computed for both."""
 
     prefix_tokens: int
@@ -113,14 +113,14 @@ class Usage(Answer):
     policies: int
 
 
-class Timing(Answer):
+class Timing(FromGuard):
     """Milliseconds."""
 
     render: float
     total: float
 
 
-class GuardResponse(Answer):
+class GuardResponse(FromGuard):
     """``action`` is block when any verdict is flagged. ``complete``: every policy that was asked answered."""
 
     id: str
@@ -141,7 +141,7 @@ class GuardResponse(Answer):
         return self.action != "allow" or not self.verdicts or bool(self.flagged)
 
 
-class PolicyCard(Answer):
+class PolicyCard(FromGuard):
     """A policy that a guard serves; ``adapter`` is its ``policy@digest``."""
 
     policy: str
@@ -155,7 +155,7 @@ class PolicyCard(Answer):
     psi: float | None = Field(default=None, description="drift of the last probabilities from validation's")
 
 
-class PolicyList(Answer):
+class PolicyList(FromGuard):
     """``GET /v1/guard/policies``."""
 
     policies: tuple[PolicyCard, ...]
@@ -171,7 +171,7 @@ class PutPolicy(Closed):
     )
 
 
-class Health(Answer):
+class Health(FromGuard):
     """``GET /v1/guard/health``: ready when the guard can answer."""
 
     status: Literal["ready"]

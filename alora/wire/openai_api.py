@@ -91,7 +91,7 @@ class TextPart(BaseModel):
     text: str
 
 
-class Question(BaseModel):
+class DecisionQuestion(BaseModel):
     """An adapter answers the policy that it was trained on: ``instructions`` are that policy's rule, or
     ``policy:ID``."""
 
@@ -104,7 +104,7 @@ class Question(BaseModel):
         return given if isinstance(given, str) else "".join(part.text for part in given)
 
 
-class Predicate(Question):
+class Predicate(DecisionQuestion):
     """The probability of a policy's positive label."""
 
     type: Literal["predicate"]
@@ -116,7 +116,7 @@ class Option(BaseModel):
     value: StrictStr
 
 
-class Choice(Question):
+class Choice(DecisionQuestion):
     """A policy's label, and the probability of each."""
 
     type: Literal["choice"]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from alora.config.fill import TYPES, fill, fresh, keys_of, nearest_key, resolved, unknown_key_message
+from alora.config.fill import fill, fresh, keys_of, resolved
+from alora.config.names import TYPES, nearest_key, unknown_key_message
 from alora.errors import ConfigError
 
 
