@@ -89,7 +89,7 @@ def _broken_references(recipe: DictConfig) -> Iterator[str]:
             if OmegaConf.is_config(value):
                 OmegaConf.to_container(value, resolve=True)
         except OmegaConfBaseException as error:
-            leads = "to itself" if "Recursive" in str(error) else f"nowhere ({first_line(error)})"
+            leads = "to itself" if "ecursi" in str(error) else f"nowhere ({first_line(error)})"
             yield f"{key} refers {leads}; give it a value, or refer to another setting as ${{name}}"
 
 

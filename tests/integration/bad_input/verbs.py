@@ -1,7 +1,5 @@
 """Command lines, recipes and settings that no verb can take, and servers' addresses that lead nowhere."""
 
-import os
-
 from tests.integration.bad_input.conftest import Case
 from tests.integration.bad_input.test_data import lines
 
@@ -111,9 +109,6 @@ OTHERS = {
     "a run's name of 300 letters": Case("train name=" + "x" * 300, ["name"]),
     "a policy's id of 300 letters": Case(
         "train policy.file={here}/p.yaml", ["p.yaml"], files={"p.yaml": "id: " + "x" * 300}
-    ),
-    "a pipe for rows": Case(
-        "train data.train={here}/rows.jsonl", ["rows.jsonl"], damage=lambda here: os.mkfifo(here / "rows.jsonl")
     ),
     "rows that cannot be read": Case(
         "train data.train={here}/rows.jsonl",

@@ -107,7 +107,7 @@ def test_what_was_fetched_once_is_there_offline(hub, monkeypatch):
 
 def test_a_bundle_that_was_changed_on_the_hub_is_refused(hub):
     hub.files["golden.jsonl"] = hub.files["golden.jsonl"].replace(b"0", b"1", 1)
-    with pytest.raises(BundleError, match="was changed after the bundle was written"):
+    with pytest.raises(BundleError, match="was changed after it was written"):
         load_bundle(fetch_bundle("me/advice", hub.endpoint))
 
 

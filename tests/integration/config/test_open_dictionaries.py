@@ -16,6 +16,7 @@ TABLE = {
     "data.columns.messages=context,question,answer": ("context,question,answer", {}),
     "data.columns.group=customer_id": ("messages", {}),
     "data.columns.label=%policy%": ("messages", {}),
+    "data.columns.split=split": ("messages", {}),
     "'data.label_map={unsafe: violation, safe: ok}'": ("messages", {"unsafe": "violation", "safe": "ok"}),
     '\'data.label_map={"1": violation, "0": ok}\'': ("messages", {"1": "violation", "0": "ok"}),
 }

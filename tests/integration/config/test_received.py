@@ -148,7 +148,7 @@ def test_a_run_refers_to_no_environment(here):
 def test_references_without_end_are_an_ordinary_error(here, capsys):
     labels = {f"l{i}": f"${{policy.labels.l{i + 1}}}" * 2 for i in range(60)}
     (here / "mine.yaml").write_text(yaml.safe_dump({"policy": {"labels": labels}}))
-    refused(capsys, "policy.labels: ", "check", "recipe=mine.yaml")
+    refused(capsys, "policy.labels refers to itself", "check", "recipe=mine.yaml")
 
 
 def test_a_recipe_that_includes_itself(here, capsys):

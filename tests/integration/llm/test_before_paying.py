@@ -182,7 +182,7 @@ def test_few_positive_validation_rows_are_said_as_alora_check_says_it(capsys):
     assert generate(honest)[0] == 0
     assert "2 of 4 validation rows are violation, a threshold needs 10" in capsys.readouterr().out
     assert main(["check", "policy.file=policy.yaml", "data.train=out/train.jsonl",
-                 "data.validation=out/validation.jsonl"]) == 2  # fmt: skip
+                 "data.validation=out/validation.jsonl"]) == 0  # fmt: skip
     assert "[FEW_POSITIVES]" in capsys.readouterr().out
 
 
