@@ -8,6 +8,7 @@ pass it on to later, looks for the activation before.
 
 import copy
 import functools
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from alora.vllm_plugin.refusals import RefusedPrompt, RefusedRequest, core_decid
 from alora.weights import ASKED_WEIGHTS
 
 _NOT_CHECKED = "the engine was not checked when it started"
+_SHOWN = 20  # of an invocation's tokens in a refusal
 _engines_here: list[weakref.ref[Any]] = []
 
 
@@ -43,8 +45,9 @@ def find_activation(request: Any, name: str, tokens: Sequence[int]) -> int:
         raise RefusedPrompt(f"aLoRA adapter {name!r} cannot run on a prompt that is streamed in: send it whole")
     index = last_occurrence(_searchable_ids(request, name), tokens)
     if index is None:
+        shown = ", ".join(map(str, tokens[:_SHOWN])) + ", ..." * (len(tokens) > _SHOWN)
         raise RefusedPrompt(
-            f"aLoRA adapter {name!r}: its invocation tokens {list(tokens)} are not in the prompt "
+            f"aLoRA adapter {name!r}: its invocation tokens [{shown}] are not in the prompt "
             f"({len(request.prompt_token_ids)} tokens), so nothing would be adapted; end the prompt with the adapter's "
             "own instruction, and check that it is not truncated away"
         )
@@ -70,9 +73,12 @@ def record_of(
 
 
 def _asked_weights(request: Any) -> str | None:
-    """The digest of what alone may answer the request, or None."""
+    """The digest of what alone may answer the request, or None; AdapterError for what can be none."""
     extra = getattr(request.sampling_params, "extra_args", None)
-    return extra.get(ASKED_WEIGHTS) if isinstance(extra, dict) else None
+    digest = extra.get(ASKED_WEIGHTS) if isinstance(extra, dict) else None
+    if digest is not None and not (isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)):
+        raise AdapterError(f"{ASKED_WEIGHTS} is {digest!r:.80}, not the digest of weights: 64 hexadecimal digits")
+    return digest
 
 
 def carried_for(engine: Any, request: Any) -> Any:
@@ -248,6 +254,7 @@ def _check_here(vllm_config: Any, request: Any, later: bool = False) -> None:
             raise AdapterError(str(error)) from error
         engine._alora_found = (request, carried)
         return
+    _asked_weights(request)
     config = None if later else config_here(request.lora_request.lora_path)
     if config is not None:  # else not readable from here
         require_accepted(request, request.lora_request.lora_name, config)
