@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from threading import Lock, Thread
 from typing import Any, Generic, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
@@ -16,7 +16,7 @@ from alora.config.secrets import HIDDEN, KEY, key_in, redacted
 from alora.errors import ConfigError, PromptRefused
 from alora.reading import printable
 
-_KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
+KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
 
 
 class Unreachable(ConfigError):
@@ -41,11 +41,9 @@ class Http:
     def __init__(self, most: int | None = None, key: str = KEY) -> None:
         self._secret = key_in(key)
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
-        limits = httpx2.Limits(max_connections=most, keepalive_expiry=_KEPT)
-        try:
+        with proxies_read():
+            limits = httpx2.Limits(max_connections=most, keepalive_expiry=KEPT)
             self._client = httpx2.AsyncClient(headers=headers, limits=limits)
-        except (ValueError, ImportError) as error:
-            raise ConfigError(f"the environment's proxy cannot be used: {redacted(str(error))}; correct it") from error
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -80,6 +78,15 @@ class Http:
             raise gone from None  # the cause may quote the key
         text = answer.content.decode(errors="replace")
         return answer, text if answer.status_code == 200 else hidden(text, self._secret)
+
+
+@contextlib.contextmanager
+def proxies_read() -> Iterator[None]:
+    """ConfigError where a client that is made inside cannot use the environment's proxy."""
+    try:
+        yield
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"the environment's proxy cannot be used: {redacted(str(error))}; correct it") from error
 
 
 def hidden(text: str, secret: str) -> str:

@@ -193,15 +193,15 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
         note(f"{policy.id} {text}")
     adapter = None if standing.dropped is not None else fitted.adapters[index].digest
     record = TrainingRecord(
-        policy.id,
-        adapter,
-        standing,
-        fitted.steps,
-        settings,
-        curves,
-        _peak_memory(),
-        fitted.out_of_fold[index],
-        fitted.history,
+        policy=policy.id,
+        adapter_digest=adapter,
+        standing=standing,
+        steps=fitted.steps,
+        settings=settings,
+        losses=curves,
+        peak_bytes=_peak_memory(),
+        out_of_fold=fitted.out_of_fold[index],
+        history=fitted.history,
     )
     write_json(paths.training, asdict(record))
 

@@ -38,7 +38,7 @@ def fill(recipe: DictConfig, values: Mapping[Any, Any], in_file: bool, above: Ke
     for name, value in values.items():
         path = (*above, name)
         key = ".".join(map(str, path))
-        if not isinstance(name, str) and not above:
+        if not isinstance(name, str):
             yield (
                 path,
                 f"the key is read as {json.dumps(name)}, and settings have names; put it in quotes, or leave it out",

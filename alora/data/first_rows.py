@@ -93,7 +93,7 @@ def cell_of(row: Mapping[str, Any], name: str) -> Any:
         return row.get(name)
     value: Any = row
     for key in name.split("."):
-        value = unpacked(value).get(key) if isinstance(unpacked(value), dict) else None
+        value = opened.get(key) if isinstance(opened := unpacked(value), dict) else None
     return value
 
 

@@ -57,10 +57,8 @@ def speaker_role(name: str, role_map: Mapping[str, str]) -> str | None:
 def column_role(name: str) -> str | None:
     """The role of a column of texts by its name, or by its words (``bot_response``), where they say one."""
     for words in ({key_of(name)}, words_of(name) - {"text"}):
-        if (
-            len(roles := {_COLUMNS.get(word) or _SPEAKERS.get(word) or usual_role(word) for word in words} - {None})
-            == 1
-        ):
+        roles = {_COLUMNS.get(word) or _SPEAKERS.get(word) or usual_role(word) for word in words} - {None}
+        if len(roles) == 1:
             return roles.pop()
     return None
 

@@ -30,26 +30,8 @@ _STYLES = {
     "heading": (re.compile(rf"{_LINE}\#{{1,6}}[ \t]+{_WORD}[ \t]*(?:[:：]|$)", re.MULTILINE), None),
     "line": (re.compile(rf"{_LINE}{_STAMP}{_DECOR}{_NAME}[*_\]]{{0,2}}{_COLON}(?!//)[*_]{{0,2}}", re.MULTILINE), None),
 }
-_HTML = {
-    "a",
-    "b",
-    "i",
-    "p",
-    "u",
-    "em",
-    "li",
-    "ol",
-    "ul",
-    "td",
-    "th",
-    "tr",
-    "div",
-    "span",
-    "code",
-    "pre",
-    "body",
-    "think",
-}
+_HTML = {"a", "b", "i", "p", "u", "em", "li", "ol", "ul", "td",
+         "th", "tr", "div", "span", "code", "pre", "body", "think"}  # fmt: skip
 _NO_NAMES = {"from", "to", "cc", "bcc", "subject", "date", "sent", "re", "fw", "note", "ps", "end", "endoftext"}
 _INST = {"INST": "user", "/INST": "assistant"}
 _WORDS = 4  # of a speaker's name, and no sentence

@@ -53,11 +53,13 @@ def loader_of(request: Request) -> Loader:
 
 
 @router.post("/v1/guard", response_model=GuardResponse)
-async def guard(body: GuardRequest, request: Request) -> Response | GuardResponse:
+async def guard(body: GuardRequest, request: Request) -> Response:
     """Every policy's verdict on one conversation, computed behind one shared prefix."""
     judge = guard_of(request.app)
     if not body.stream:
-        return await judge.answer(body.of(request.headers))
+        answer = await judge.answer(body.of(request.headers))
+        # FastAPI would validate and dump an answer that its own model has made.
+        return Response(answer.model_dump_json(), media_type="application/json")
     items = judge.judge(body.of(request.headers))
     first = await anext(items)  # a refusal has its status only before the stream begins
     return StreamingResponse(_events(first, items), media_type="text/event-stream")

@@ -20,7 +20,7 @@ from alora.data.conversation import Conversation
 from alora.errors import ConfigError, RunError
 from alora.llm.judge_prompt import Answer, messages, read_answer
 from alora.policy import Policy
-from alora.transport import hidden, wait_of
+from alora.transport import KEPT, hidden, proxies_read, wait_of
 
 FAILURES_IN_A_ROW = 20  # then the endpoint counts as down
 LONGEST_PAUSE = 30.0  # seconds between two tries, whatever the endpoint asks for
@@ -87,11 +87,9 @@ class JudgeClient:
         self._url, self._key = f"{url.rstrip('/')}/chat/completions", key_in(settings.api_key_env)
         headers = {"Content-Type": "application/json"}
         headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        limits = httpx2.Limits(max_connections=settings.concurrency, keepalive_expiry=2)  # vLLM closes one after 5
-        try:
+        limits = httpx2.Limits(max_connections=settings.concurrency, keepalive_expiry=KEPT)
+        with proxies_read():
             self._http = httpx2.Client(headers=headers, timeout=settings.timeout, limits=limits)
-        except (ValueError, ImportError) as error:
-            raise ConfigError(f"the environment's proxy cannot be used: {redacted(str(error))}; correct it") from error
         self._refused: set[str] = set()  # names of options
         self._lock = threading.Lock()
         self._answered, self._in_a_row = False, 0

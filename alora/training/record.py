@@ -1,7 +1,7 @@
 """``training.json``: how one policy was trained, for whatever uses its adapter."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ def read_training(file: Path) -> TrainingRecord:
     """RunError where it cannot be read."""
     content = read_json(file, RunError, _PUT_BACK)
     try:
-        return decode(TrainingRecord, {name: content[name] for name in vars(TrainingRecord()) if name in content})
+        return decode(
+            TrainingRecord, {item.name: content[item.name] for item in fields(TrainingRecord) if item.name in content}
+        )
     except TypeError as error:
         raise RunError(f"{file} is damaged ({error}); {_PUT_BACK}") from error
 
