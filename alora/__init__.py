@@ -8,8 +8,8 @@ from alora.version import __version__
 
 if TYPE_CHECKING:
     from alora.api import train
-    from alora.battery import Battery, load
     from alora.client.guard import AsyncGuard, Guard
+    from alora.client.in_process import Battery, load
     from alora.verdict import Verdict, Verdicts
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "train",
 ]
 _HOMES = {
-    **dict.fromkeys(("Battery", "load"), "alora.battery"),
+    **dict.fromkeys(("Battery", "load"), "alora.client.in_process"),
     "train": "alora.api",
     **dict.fromkeys(("AsyncGuard", "Guard"), "alora.client.guard"),
     **dict.fromkeys(("Verdict", "Verdicts"), "alora.verdict"),

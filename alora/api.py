@@ -1,4 +1,4 @@
-"""``alora.train``: the verb from Python; :mod:`alora.battery` has what scores."""
+"""``alora.train``: the verb from Python; :mod:`alora.client.in_process` has what scores."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from alora.config.arguments import quoted
 from alora.config.compose import load_recipe
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import CheckFailed, ConfigError
-from alora.notes import note
+from alora.text import note
 
 
 def train(recipe: str | Path | None = None, **settings: Any) -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora.errors import RunError
-from alora.reading import lone_surrogate
+from alora.text import lone_surrogate
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

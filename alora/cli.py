@@ -24,7 +24,7 @@ from alora.commands.output import say, table
 from alora.config.environment import debugging
 from alora.config.secrets import redacted
 from alora.errors import AloraError, ConfigError
-from alora.reading import printable
+from alora.text import printable
 from alora.version import __version__
 
 if TYPE_CHECKING:

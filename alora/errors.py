@@ -40,7 +40,7 @@ class ConfigError(AloraError, ValueError):
 class DataError(AloraError, ValueError):
     """Labelled conversations that cannot be used.
 
-    ``findings`` holds one line, or :class:`alora.findings.Finding`, per problem, each with where it is
+    ``findings`` holds one line, or :class:`alora.data.findings.Finding`, per problem, each with where it is
     (``train.jsonl:17: ...``). ``count`` says in how many rows they are.
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from alora.config.schema import PolicySettings
 from alora.errors import ConfigError, PolicyError
-from alora.reading import printable, read_yaml
+from alora.text import printable, read_yaml
 
 DEFAULT_LABELS: Mapping[str, str] = MappingProxyType({"violation": "Yes", "ok": "No"})
 KEYS = ("id", "title", "rule", "labels", "judge")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from alora.errors import AloraError
-from alora.reading import content_digest, read_json, sha256_of
+from alora.text import content_digest, read_json, sha256_of
 
 DAMAGED = "DAMAGED"  # it cannot be read, or lacks something
 CHANGED = "CHANGED"  # it is not as it was written

@@ -14,7 +14,7 @@ import httpx2
 
 from alora.config.secrets import HIDDEN, KEY, key_in, redacted
 from alora.errors import ConfigError, PromptRefused
-from alora.reading import printable
+from alora.text import printable
 
 KEPT = 2  # seconds that an idle connection is kept; vLLM closes one after 5
 

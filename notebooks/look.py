@@ -19,9 +19,9 @@ from alora.identity.compare import SiteCount, changed_shares, compare, count_sit
 from alora.identity.controls import CONTROLS, Models
 from alora.identity.one_dtype import with_adapter
 from alora.identity.reach import adapted_modules, reached_sites
-from alora.layout import ADAPTER, RUN_FILE
 from alora.policy import load_policies
 from alora.prompt.render import Renderer
+from alora.training.layout import ADAPTER, RUN_FILE
 
 BASE, ALORA = "base, run twice", "aLoRA"
 

@@ -1,5 +1,5 @@
 """Adapters: one PEFT folder (new, save, load), and the bank that runs P of them in one pass."""
 
-from alora.weights import CONFIG, WEIGHTS
+from alora.wire.weights import CONFIG, WEIGHTS
 
 CONFIG_FILE, WEIGHTS_FILE = CONFIG, WEIGHTS  # PEFT's own names

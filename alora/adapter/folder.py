@@ -26,7 +26,7 @@ from alora.atomic import replace_folder, workshop
 from alora.config.schema import ALL_LINEAR, MOST_RANK, AdapterSettings
 from alora.errors import AdapterError
 from alora.received import Folder, decode
-from alora.weights import require_whole
+from alora.wire.weights import require_whole
 
 if TYPE_CHECKING:
     from peft import LoraConfig

@@ -7,7 +7,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from alora.base import REMEDY
 from alora.errors import BaseError
-from alora.reading import leaves
+from alora.text import leaves
 
 _UNSUPPORTED_QUANTIZATION = {
     "gptq": "PEFT silently trains plain LoRA on GPTQ layers",

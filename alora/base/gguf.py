@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from alora.atomic import flush
 from alora.base.cache import cache_root, remember_of
 from alora.errors import BaseError, MissingDependency, first_line
-from alora.reading import sha256_of
+from alora.text import sha256_of
 
 _FORMAT = 1  # raise it when the conversion writes something else: a new number is a new folder in the cache
 

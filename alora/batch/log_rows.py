@@ -9,8 +9,8 @@ from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Rejected, stream_conversations
+from alora.data.findings import Findings
 from alora.errors import DataError
-from alora.findings import Findings
 
 READING = ("columns", "format", "role_map", "reasoning", "skip_media")  # of data's settings
 Row = tuple[Any, LabelledConversation | Rejected]  # its value, and what became of it

@@ -17,10 +17,10 @@ from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
 from alora.errors import AloraError
-from alora.notes import note
+from alora.text import note
 
 if TYPE_CHECKING:
-    from alora.battery import Battery
+    from alora.client.in_process import Battery
 
 
 class Shards:
@@ -103,7 +103,7 @@ def scorer_of(recipe: Recipe) -> Battery | GuardScorer:
         if remark := in_the_clear(recipe.scorer):
             note(remark)
         return guard_scorer(recipe)
-    from alora.battery import load  # torch, which a server's client goes without
+    from alora.client.in_process import load  # torch, which a server's client goes without
 
     here = "vllm" if recipe.scorer == "vllm" else "packed"
     if here == "vllm":

@@ -12,8 +12,8 @@ import pyarrow.parquet
 
 from alora.config.schema import ColumnSettings
 from alora.errors import RunError, first_line
-from alora.reading import read_whole
 from alora.received import Folder, decode
+from alora.text import read_whole
 from alora.verdict import TENTHS
 
 MANIFEST = "manifest.json"

@@ -34,7 +34,7 @@ from alora.batch.stored_verdicts import (
 )
 from alora.data.sources import PARQUET_SUFFIXES
 from alora.errors import DataError, RunError
-from alora.reading import read_whole
+from alora.text import read_whole
 from alora.verdict import Verdict
 
 REJECTED = "rejected.jsonl"

@@ -14,7 +14,7 @@ import numpy as np
 
 from alora.batch.stored_verdicts import read_manifest, tables
 from alora.evaluation.html import in_markdown, page_template
-from alora.layout import PAGE_MARK
+from alora.training.layout import PAGE_MARK
 from alora.verdict import LEAST, TENTHS, population_stability
 
 MOST_DAYS = 62  # rates are shown by day up to here, else by month

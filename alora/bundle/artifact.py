@@ -16,8 +16,8 @@ from alora.bundle.manifest import MANIFEST_FILE, read_manifest
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
 from alora.errors import BundleError, ConfigError
-from alora.layout import ADAPTER, BATTERY, OUTPUTS, POLICIES, RUN_FILE, own_link, require_plain_run, run_of
-from alora.notes import note
+from alora.text import note
+from alora.training.layout import ADAPTER, BATTERY, OUTPUTS, POLICIES, RUN_FILE, own_link, require_plain_run, run_of
 
 
 class Kind(Enum):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from alora.data.messages import Conversation, Message, as_row
 from alora.errors import BundleError
 from alora.prompt.render import Prefix, Suffix
-from alora.reading import read_whole
 from alora.received import DAMAGED, decode, refused
+from alora.text import read_whole
 
 if TYPE_CHECKING:
     from alora.prefix.scorer import Scorer

@@ -25,11 +25,11 @@ from alora.errors import BundleError
 from alora.identity.certificate import read_certificate
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
-from alora.reading import read_json
 from alora.received import Folder
+from alora.text import read_json
 from alora.verdict import Calibration
 from alora.version import __version__
-from alora.weights import makes_adapter, weights_digest
+from alora.wire.weights import makes_adapter, weights_digest
 
 if TYPE_CHECKING:
     from alora.base.describe import DescribedBase

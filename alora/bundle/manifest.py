@@ -17,8 +17,8 @@ from alora.errors import BundleError
 from alora.evaluation.records import Evaluation
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
-from alora.reading import content_digest
 from alora.received import DAMAGED, NOT_OURS, FileRecord, Folder, decode, refused, require_sealed, require_version
+from alora.text import content_digest
 from alora.verdict import OperatingPoint
 
 if TYPE_CHECKING:

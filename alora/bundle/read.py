@@ -11,9 +11,9 @@ from alora.bundle.battery import battery_folders, require_one_base
 from alora.bundle.golden import disagreement, largest_difference, tolerance
 from alora.bundle.light import LightBundle, read_bundle
 from alora.errors import BundleError, CheckFailed
-from alora.notes import note
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
+from alora.text import note
 
 
 @dataclass(frozen=True)

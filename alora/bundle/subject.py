@@ -15,11 +15,11 @@ from alora.config.schema import BaseSettings, PolicySettings, PromptSettings, Re
 from alora.data.conversation import Conversation
 from alora.errors import AdapterError, ConfigError, RunError
 from alora.identity.cases import bare_suffix
-from alora.layout import TRAINING, home_of
 from alora.policy import Policy, load_policies, read_policies
 from alora.prompt.render import Prompt, Renderer, Suffix
-from alora.reading import read_json
+from alora.text import read_json
 from alora.training.claim import Claim, open_claim
+from alora.training.layout import TRAINING, home_of
 from alora.training.record import require_trained
 
 

@@ -31,9 +31,9 @@ from alora.bundle.read import Bundle, load_bundle
 from alora.data.probes import probe_conversations
 from alora.errors import BundleError, CheckFailed
 from alora.identity.certificate import Certificate, write_certificate
-from alora.layout import own_link
 from alora.prefix.scorer import Scorer
 from alora.received import file_record
+from alora.training.layout import own_link
 from alora.version import __version__
 
 RELOAD_TOLERANCE = 1e-5

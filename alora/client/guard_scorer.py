@@ -11,7 +11,7 @@ from alora.client.guard import Guard
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.messages import as_row
 from alora.errors import AloraError, CheckFailed, ConfigError, DataError, PromptRefused
-from alora.reading import printable
+from alora.text import printable
 from alora.transport import Full, Unreachable, named
 from alora.verdict import Verdict, Verdicts
 from alora.wire.native import GuardResponse, PolicyCard, PolicyVerdict

@@ -12,7 +12,7 @@ from alora.lab.bench.judge_again import judge
 from alora.lab.bench.plots import PICTURES, write_plots
 from alora.lab.bench.record import Record, load_record, plain, record_json
 from alora.lab.bench.run import run_bench
-from alora.notes import note
+from alora.text import note
 
 
 def run(recipe: Recipe) -> int:

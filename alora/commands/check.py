@@ -33,12 +33,12 @@ from alora.data.check import (
     describe_positive,
 )
 from alora.data.conversation import Look, look
+from alora.data.findings import ERROR, WARNING, Finding, Findings, as_lines
 from alora.data.held_out import fold_rows, hold_out
 from alora.data.labelled import read_labelled, read_multilabelled
 from alora.data.sources import each
 from alora.data.splits import data_settings, merge_rows, read_policy_rows, source_for, source_of
 from alora.errors import AloraError, DataError, first_line
-from alora.findings import ERROR, WARNING, Finding, Findings, as_lines
 from alora.policy import Policy, load_policies, note_unread_keys
 from alora.prompt.check import TokenLengths, check_prompts
 from alora.prompt.render import Renderer

@@ -24,9 +24,9 @@ from alora.lab.compare.methods import run_method
 from alora.lab.compare.scores import Scores
 from alora.lab.compare.task import Task, Workbench, method_runs, read_task
 from alora.llm.judge import require_settings
-from alora.notes import note
 from alora.prefix.store import PrefixStore, memory_budget, open_store
 from alora.prompt.render import Renderer
+from alora.text import note
 from alora.training.processes import require_launch
 
 SETTINGS = ("adapter", "prompt", "training", "evaluation", "compare")

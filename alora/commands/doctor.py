@@ -24,7 +24,7 @@ from alora.config.environment import describe_environment, package_version
 from alora.config.paths import DEFAULT_BASE
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed, one_line
-from alora.notes import note
+from alora.text import note
 
 _TOLD = ("torch", "transformers")  # of which other lines say whether they load
 _TORCH_COMPANIONS = ("torchvision", "torchaudio", "torchcodec")

@@ -32,11 +32,11 @@ from alora.evaluation.records import Evaluation
 from alora.evaluation.report import render_overview
 from alora.evaluation.scored import Judged, Scored, write_predictions
 from alora.evaluation.tables import HEADINGS, describe_operating_point, evaluate, table_rows, write_evaluations
-from alora.layout import EVALUATION, TRAINING, home_of
-from alora.notes import note
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
+from alora.text import note
+from alora.training.layout import EVALUATION, TRAINING, home_of
 from alora.verdict import OperatingPoint
 
 Rows = Sequence[LabelledConversation]

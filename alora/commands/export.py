@@ -18,7 +18,7 @@ from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.records import Evaluation
 from alora.evaluation.tables import read_evaluations, require_labels
 from alora.identity.certificate import Certificate, read_certificate
-from alora.layout import BATTERY, EVALUATION, IDENTITY, TRAINING, home_of
+from alora.training.layout import BATTERY, EVALUATION, IDENTITY, TRAINING, home_of
 from alora.training.record import read_training
 from alora.verdict import OperatingPoint
 

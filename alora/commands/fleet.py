@@ -18,8 +18,8 @@ from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.battery_report import FleetReport, Member, PolicyChange, report
 from alora.evaluation.predict import predict
 from alora.evaluation.tables import HEADINGS, table_rows
-from alora.notes import note
 from alora.prefix.scorer import Scorer
+from alora.text import note
 
 LEAST_CROSSFIRE = 0.5  # shown as a remark: one policy fires on at least half of another's positives
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 
 from alora.commands.output import say, say_json, table
 from alora.config.schema import Recipe
+from alora.data.findings import ERROR
 from alora.errors import CheckFailed, DataError
-from alora.findings import ERROR
 from alora.llm.generation import as_data, generate
-from alora.notes import note
+from alora.text import note
 
 
 def run(recipe: Recipe) -> int:

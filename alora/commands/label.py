@@ -16,7 +16,7 @@ from alora.commands.output import say, table
 from alora.config.schema import Recipe
 from alora.data.messages import Conversation, as_row
 from alora.errors import CheckFailed, ConfigError
-from alora.notes import note
+from alora.text import note
 
 
 def run(recipe: Recipe) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 from alora.atomic import write_text
 from alora.errors import ConfigError
-from alora.layout import INPUTS_FILE, MARK, OUTPUTS, PAGE_MARK, PREDICTED, PREDICTIONS, REPORT, RUN_FILE
-from alora.reading import LONGEST, printable, read_whole
+from alora.text import LONGEST, printable, read_whole
+from alora.training.layout import INPUTS_FILE, MARK, OUTPUTS, PAGE_MARK, PREDICTED, PREDICTIONS, REPORT, RUN_FILE
 from alora.verdict import Verdict
 
 __all__ = ["report_file", "say", "say_json", "table", "write_json", "write_text"]

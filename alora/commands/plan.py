@@ -13,7 +13,7 @@ from alora.errors import BaseError, ConfigError, first_line
 from alora.lab import capacity
 from alora.lab.bench.record import load_record
 from alora.lab.bench.shapes import SHAPES, BaseShape, shape_of
-from alora.notes import note
+from alora.text import note
 
 _OTHER = 0.05  # share of the parameters that the layers' sizes may leave out: norms, biases, a tower for images
 _ITEM_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4, "float64": 8}

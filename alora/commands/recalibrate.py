@@ -30,8 +30,8 @@ from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
 from alora.evaluation.predict import Predictions, held_out_predictions, predict
 from alora.evaluation.tables import describe_operating_point
-from alora.layout import POLICIES, TRAINING
 from alora.prefix.scorer import Scorer
+from alora.training.layout import POLICIES, TRAINING
 from alora.training.record import read_out_of_fold, require_trained
 from alora.verdict import OperatingPoint
 

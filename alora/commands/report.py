@@ -6,7 +6,7 @@ from alora.batch.log_rows import conversations_at
 from alora.batch.verdict_report import EXCERPT, Summary, as_html, as_markdown, report
 from alora.commands.output import report_file, say, table, write_text
 from alora.config.schema import Recipe
-from alora.notes import note
+from alora.text import note
 
 
 def run(recipe: Recipe) -> int:

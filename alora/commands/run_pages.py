@@ -13,6 +13,7 @@ from alora.commands.output import say, table, write_text
 from alora.config.environment import describe_environment
 from alora.config.schema import EvaluationSettings
 from alora.data.conversation import LabelledConversation
+from alora.data.findings import WARNING, Finding
 from alora.errors import CheckFailed, RunError
 from alora.evaluation.doubts import doubts
 from alora.evaluation.predict import answers
@@ -20,13 +21,11 @@ from alora.evaluation.records import Evaluation
 from alora.evaluation.report import Page, render_overview, render_page
 from alora.evaluation.scored import Judged, Scored, write_predictions
 from alora.evaluation.tables import HEADINGS, describe_operating_point, table_rows, write_evaluations
-from alora.findings import WARNING, Finding
 from alora.identity.certificate import Certificate
-from alora.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE, link_only
-from alora.notes import note
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
-from alora.reading import leaves
+from alora.text import leaves, note
+from alora.training.layout import BATTERY, BUNDLE, POLICIES, REPORT, RUN_FILE, link_only
 from alora.training.record import read_training
 from alora.training.schedule import unfinished
 from alora.verdict import OperatingPoint, make_verdict

@@ -12,13 +12,13 @@ from alora.config.saved import over
 from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.digests import rows_digest
+from alora.data.findings import Findings, as_lines
 from alora.data.held_out import fold_rows, hold_out
 from alora.data.sources import Source, named
 from alora.data.splits import data_settings, known_rows, read_shared_rows, source_for
 from alora.errors import AloraError, ConfigError, DataError, LeftOut, first_line
-from alora.findings import Findings, as_lines
-from alora.notes import note
 from alora.policy import Policy, load_policies
+from alora.text import note
 from alora.training.claim import open_claim
 
 Rows = list[LabelledConversation]

@@ -23,7 +23,7 @@ from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, holds_rows, read_conversation, stream_conversations
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
 from alora.errors import ConfigError, RunError
-from alora.notes import note
+from alora.text import note
 from alora.verdict import Verdicts
 
 ROWS = tuple({*JSON_SUFFIXES, *TABLE_SUFFIXES, *PARQUET_SUFFIXES, ".gz"} - {".json"})  # .json may be one conversation

@@ -21,7 +21,7 @@ from alora.commands.run_rows import note_reading
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency, first_line
-from alora.notes import note
+from alora.text import note
 from alora.version import __version__
 
 

@@ -14,7 +14,7 @@ from alora.guard.core import GuardCore
 from alora.guard.loading import Loader, make_guard
 from alora.guard.packed import PackedReader
 from alora.guard.standalone import make_app
-from alora.notes import note
+from alora.text import note
 
 
 def serve(recipe: Recipe) -> int:

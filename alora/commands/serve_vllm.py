@@ -16,7 +16,7 @@ from alora.config.schema import Recipe
 from alora.config.secrets import KEY, open_to_all, redacted, refuse_key
 from alora.errors import CheckFailed
 from alora.guard.serving_set import SERVING_ROOT, serving_set_of
-from alora.notes import note
+from alora.text import note
 
 
 def serve(recipe: Recipe) -> NoReturn:

@@ -14,7 +14,7 @@ from alora.data.check import Rows
 from alora.data.conversation import LabelledConversation
 from alora.policy import Policy
 from alora.prompt.render import Renderer
-from alora.reading import printable
+from alora.text import printable
 
 ENDS = 120  # tokens shown of each end of a long prefix
 TAKEN = 40  # tokens shown of what truncation took

@@ -32,24 +32,24 @@ from alora.config.paths import GENERATE
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe
 from alora.data.conversation import read_conversation
+from alora.data.findings import as_lines
 from alora.data.probes import probe_conversations
 from alora.data.splits import data_settings, known_rows, read_splits
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.records import Evaluation
 from alora.evaluation.tables import read_evaluations, require_labels
-from alora.findings import as_lines
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
-from alora.layout import POLICIES, TRAINING, link_only
-from alora.notes import note
 from alora.policy import Policy, load_policies, note_unread_keys
 from alora.prompt.render import Prompt
-from alora.tracking import require_tracking, start_tracking
+from alora.text import note
+from alora.training.layout import POLICIES, TRAINING, link_only
 from alora.training.processes import join_processes
 from alora.training.record import read_training
 from alora.training.run_folder import RunFolder, holds_finished
 from alora.training.sharding import open_base, whole
+from alora.training.tracking import require_tracking, start_tracking
 from alora.verdict import OperatingPoint
 
 

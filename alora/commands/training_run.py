@@ -20,16 +20,16 @@ from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
 from alora.evaluation.predict import Predictions, held_out_predictions
-from alora.notes import note
 from alora.policy import Policy
 from alora.prompt.render import Renderer
-from alora.tracking import Tracking
+from alora.text import note
 from alora.training.examples import Example, examples
 from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
 from alora.training.record import TrainingRecord, read_out_of_fold, read_training, require_trained
 from alora.training.run_folder import RunFolder, remove_checkpoints
 from alora.training.schedule import loss_curves, unfinished
+from alora.training.tracking import Tracking
 from alora.training.trl_engine import fit_with_trl
 
 Result = TypeVar("Result")

@@ -23,9 +23,9 @@ from alora.identity.cases import identity_probes
 from alora.identity.certificate import Certificate
 from alora.identity.certify import certify, require_activated
 from alora.identity.report import check_rows
-from alora.layout import home_of
-from alora.notes import note
 from alora.prompt.render import Prompt
+from alora.text import note
+from alora.training.layout import home_of
 
 SHOWN_FAILURES = 10
 

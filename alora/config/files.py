@@ -18,7 +18,7 @@ from omegaconf._utils import get_yaml_loader
 from alora.config.fill import Keys, nested
 from alora.config.names import TYPES
 from alora.errors import AloraError, ConfigError
-from alora.reading import read_yaml
+from alora.text import read_yaml
 
 RECIPE = "recipe"  # the group of recipes
 _OF_PRIMARY = ("schema", "groups", "config", "_self_")  # in the defaults of Hydra's primary configs; they mean nothing

@@ -25,7 +25,7 @@ from alora.config.paths import configs_folder
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import ConfigError
-from alora.reading import printable
+from alora.text import printable
 
 _NO_PLAIN_WORD = re.compile(r"\S*[^\s\w.,:=@%+~/-]\S*")  # a shell may take it for more than a word
 

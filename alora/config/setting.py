@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 from alora.config.secrets import redacted
-from alora.reading import lone_surrogate
+from alora.text import lone_surrogate
 
 LARGEST = 2**32  # no number goes beyond, so that no product of two leaves 64 bits, unless its line says ``most``
 

@@ -8,11 +8,11 @@ from itertools import chain, combinations
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.digests import digest, text_digest
 from alora.data.files import listed
+from alora.data.findings import ERROR, WARNING, Finding
 from alora.data.formats import SHARE
 from alora.data.roles import role_note
 from alora.data.splits import LEAST_ROWS, too_few
 from alora.data.transcripts import seen
-from alora.findings import ERROR, WARNING, Finding
 from alora.policy import Policy
 
 FEW_ROWS = 8  # of one label: below this a metric is noise

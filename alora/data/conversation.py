@@ -11,6 +11,7 @@ from typing import Any
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.dialects import IN_FIELDS, IN_TAGS
 from alora.data.files import CHUNK, CUT_SHORT, UTF8_BOM, Row, listed, parse_json
+from alora.data.findings import Finding, Findings
 from alora.data.first_rows import has, named_columns
 from alora.data.formats import FIRST, OPENAI, PAIR, recognise
 from alora.data.messages import Conversation, Message
@@ -19,8 +20,7 @@ from alora.data.sources import read_rows
 from alora.data.tables import SPLITS
 from alora.data.turns import read_row
 from alora.errors import DataError
-from alora.findings import Finding, Findings
-from alora.reading import read_stream, read_whole
+from alora.text import read_stream, read_whole
 
 __all__ = ["Conversation", "LabelledConversation", "Message", "read_conversation", "stream_conversations"]
 

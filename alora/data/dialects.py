@@ -6,11 +6,11 @@ from typing import Any
 
 from alora.config.schema import ROLES, DataSettings
 from alora.data.files import kind, listed, shortened, unpacked
+from alora.data.findings import Findings
 from alora.data.keys import MEDIA, media_of, opened, unread
 from alora.data.messages import Message, ToolCall, canonical
 from alora.data.roles import role_note, role_of, usual_role
-from alora.findings import Findings
-from alora.reading import lone_surrogate
+from alora.text import lone_surrogate
 
 CALLS = ("function_call", "custom_tool_call")  # types of Responses' items
 ANSWERS = ("function_call_output", "custom_tool_call_output")

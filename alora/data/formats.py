@@ -9,11 +9,11 @@ from alora.config.arguments import quoted
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.files import listed
+from alora.data.findings import ERROR, Finding
 from alora.data.first_rows import ITEMS, TEXT, TEXTS, TRANSCRIPT, First
 from alora.data.roles import key_of
 from alora.data.transcripts import seen
 from alora.errors import DataError
-from alora.findings import ERROR, Finding
 
 FIRST = 50  # rows by which a file's format is recognised
 ASKED = ("prompt", "instruction", "question", "query", "request")

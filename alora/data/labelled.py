@@ -8,6 +8,7 @@ from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.conversation import LabelledConversation, SourceReader, written_by_alora
 from alora.data.digests import text_digest
 from alora.data.files import shortened
+from alora.data.findings import Findings
 from alora.data.formats import SHARE
 from alora.data.labels import Labels, as_text, plain
 from alora.data.messages import Conversation, Message, ToolCall
@@ -15,7 +16,6 @@ from alora.data.sources import Source, each, named
 from alora.data.spool import Spool
 from alora.data.tables import SPLITS
 from alora.errors import DataError
-from alora.findings import Findings
 from alora.policy import Policy
 
 

@@ -12,9 +12,9 @@ from alora.config.arguments import quoted
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.files import kind, listed, shortened, unpacked
+from alora.data.findings import Findings
 from alora.data.first_rows import named_columns
 from alora.data.roles import key_of
-from alora.findings import Findings
 from alora.policy import Policy
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+\Z")

@@ -9,11 +9,11 @@ from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.digests import digest, rows_digest, text_digest
+from alora.data.findings import Findings
 from alora.data.held_out import at_most, fold_rows, hold_out
 from alora.data.labelled import none_labelled, read_labelled, read_multilabelled
 from alora.data.sources import Source, each, named
 from alora.errors import ConfigError, DataError, LeftOut
-from alora.findings import Findings
 from alora.policy import Policy
 
 LEAST_ROWS = 2  # of two labels: below it there is nothing to learn, nor a bag of words to compare with

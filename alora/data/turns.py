@@ -8,13 +8,13 @@ from typing import Any
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.dialects import Items
 from alora.data.files import PRINTED, kind, listed, unpacked
+from alora.data.findings import Findings
 from alora.data.first_rows import ITEMS, TEXTS, TRANSCRIPT, cell_of, has, items_of, named_columns
 from alora.data.formats import ASKED, REPLIES, Layout
 from alora.data.messages import Conversation
 from alora.data.roles import column_role, key_of, role_note
 from alora.data.transcripts import seen, split
-from alora.findings import Findings
-from alora.reading import lone_surrogate
+from alora.text import lone_surrogate
 
 GATHER = "one row is one conversation: gather a conversation's turns into messages"
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from alora.data.check import LEAST_POSITIVES, MORE_POSITIVES
+from alora.data.findings import WARNING, Finding
 from alora.evaluation.records import Evaluation
-from alora.findings import WARNING, Finding
 
 LEAST_ROWS = 50  # measured on
 LARGE = 0.05  # of F1, or of a row's cost where a false alarm and a miss together cost 2

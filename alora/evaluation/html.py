@@ -5,7 +5,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from alora.reading import printable
+from alora.text import printable
 
 
 def page_template(file: Path, **options: Any) -> Template:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from alora.config.schema import EvaluationSettings
+from alora.data.findings import Finding
 from alora.evaluation.doubts import doubts, spoken
 from alora.evaluation.html import page_template
 from alora.evaluation.metrics import reliability_points, roc_points
@@ -24,8 +25,7 @@ from alora.evaluation.records import Evaluation
 from alora.evaluation.resampling import Flags, Floats, Sweep, sweep
 from alora.evaluation.scored import Judged, Scored
 from alora.evaluation.tables import HEADINGS, describe_operating_point, estimate_cell, figure_rows, table_rows
-from alora.findings import Finding
-from alora.layout import PAGE_MARK
+from alora.training.layout import PAGE_MARK
 
 SHOWN, EXCERPT = 20, 600  # rows in a list, characters of a text
 _WIDTH, _HEIGHT = 300, 200  # of a chart's plot

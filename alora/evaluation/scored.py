@@ -17,8 +17,8 @@ from alora.evaluation.calibration import all_probabilities, verdicts
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import Evaluation
 from alora.evaluation.resampling import Floats
-from alora.layout import MARK, PREDICTED
 from alora.policy import Policy
+from alora.training.layout import MARK, PREDICTED
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from alora.atomic import write_json
 from alora.config.schema import EvaluationSettings
+from alora.data.findings import Finding
 from alora.errors import RunError
 from alora.evaluation.calibration import all_probabilities, verdicts
 from alora.evaluation.doubts import doubts
@@ -17,10 +18,9 @@ from alora.evaluation.paired import worth_samples
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
 from alora.evaluation.resampling import Flags, Floats
-from alora.findings import Finding
 from alora.policy import Policy
-from alora.reading import content_digest, read_whole
 from alora.received import decode
+from alora.text import content_digest, read_whole
 from alora.verdict import OperatingPoint
 
 HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")

@@ -12,8 +12,8 @@ from alora.client.engine import label_logprobs, label_params
 from alora.errors import BundleError, one_line
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served, as_they_come
 from alora.prompt.render import Prefix
-from alora.weights import ASKED_WEIGHTS
 from alora.wire.native import GuardRequest
+from alora.wire.weights import ASKED_WEIGHTS
 
 _LEAST_ID = 2**20  # vLLM counts its own adapters from 1
 

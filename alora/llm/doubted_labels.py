@@ -10,12 +10,12 @@ from alora.base.cache import cache_folder
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import in_the_clear
 from alora.data.check import Rows
+from alora.data.findings import WARNING, Finding
 from alora.evaluation.noise import WORDS_KNOW, Doubt, doubtful_labels, doubts_of
-from alora.findings import WARNING, Finding
-from alora.layout import POLICIES, PREDICTIONS
 from alora.llm.judge import disagreements
-from alora.notes import note
 from alora.policy import Policy
+from alora.text import note
+from alora.training.layout import POLICIES, PREDICTIONS
 
 SILENT = 0.3  # share of rows without an answer above which the judge's list leaves out too many
 

@@ -30,10 +30,9 @@ from alora.llm.judge import require_settings
 from alora.llm.minimal_pairs import Case, cells, find_dimensions, judged_pairs
 from alora.llm.prompts import DIMENSIONS
 from alora.llm.quality import Quality, markdown
-from alora.notes import note
 from alora.policy import Policy, load_policies
-from alora.reading import printable, read_yaml, sha256_of
 from alora.received import decode, read_record
+from alora.text import note, printable, read_yaml, sha256_of
 
 _MARK, _DROPPED = "generated.json", "dropped.jsonl"
 

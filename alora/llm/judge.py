@@ -25,8 +25,8 @@ from alora.llm.answers import Answers
 from alora.llm.client import JudgeClient, JudgeUsage, NoAnswer
 from alora.llm.judge_prompt import Answer, messages
 from alora.policy import Policy
-from alora.reading import printable
 from alora.received import decode
+from alora.text import printable
 
 SURE = 0.995  # what a confidence of 100, or none at all, counts as
 

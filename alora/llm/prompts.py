@@ -12,7 +12,7 @@ from typing import Any
 from alora.data.conversation import Conversation
 from alora.llm import judge_prompt
 from alora.policy import Policy
-from alora.reading import lone_surrogate
+from alora.text import lone_surrogate
 
 Request = list[dict[str, str]]
 Turns = tuple[tuple[str, str], ...]  # role and text

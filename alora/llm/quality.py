@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from alora.data.check import LEAST_POSITIVES
+from alora.data.findings import ERROR, WARNING, Finding
 from alora.evaluation.html import in_markdown
-from alora.findings import ERROR, WARNING, Finding
 from alora.llm.minimal_pairs import Case
 from alora.policy import Policy
 

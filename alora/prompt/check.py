@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from alora.activation import last_occurrence
 from alora.config.schema import PromptSettings
 from alora.data.conversation import LabelledConversation
+from alora.data.findings import WARNING, Finding, Findings
 from alora.errors import RenderError
-from alora.findings import WARNING, Finding, Findings
 from alora.policy import Policy
 from alora.prompt.render import Renderer, cut_from
 

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from alora.atomic import write_json
 from alora.errors import RunError
-from alora.reading import read_json, sha256_of
+from alora.text import read_json, sha256_of
 from alora.training.run_folder import remove_checkpoints
 
 COMPLETE = "complete.json"  # written last, with the digest of each other file

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from alora import layout
 from alora.atomic import LOCK, is_part
 from alora.base.fingerprint import Fingerprint
 from alora.config.describe import without_effect
 from alora.config.schema import AdapterSettings, BaseSettings, DataSettings, PromptSettings, Recipe
 from alora.errors import RunError
-from alora.reading import leaves, read_json
 from alora.received import decode
+from alora.text import leaves, read_json
+from alora.training import layout
 
 RUN = "alora run"  # the kind of a training run's claim
 # What a run's adapters and their verdicts were made with, of run.yaml. Where its base and rows lie may change.

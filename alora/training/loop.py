@@ -20,7 +20,7 @@ from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
 from alora.prefix.store import PrefixStore, memory_budget, open_store
-from alora.reading import read_json
+from alora.text import read_json
 from alora.training.checkpoints import PREFIX_CACHE, last_whole_checkpoint
 from alora.training.examples import Example, balanced, collate
 from alora.training.folds import Members

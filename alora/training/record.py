@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from alora.errors import RunError
-from alora.reading import read_json
 from alora.received import decode
+from alora.text import read_json
 from alora.training.track import Logits, Standing
 
 _PUT_BACK = "put the run's own file back, name a bundle of the run alone, or remove the file and train again"

@@ -1,8 +1,8 @@
 """A run folder: what one run was asked, and what it has made so far.
 
 A folder holds one run (or one comparison) of one set of inputs: the same command goes on in it, another one is refused
-with the folder to take instead. :mod:`alora.layout` names the paths. Each stage's output appears whole or not at all,
-so "is it there" is "is it done".
+with the folder to take instead. :mod:`alora.training.layout` names the paths. Each stage's output appears whole or not
+at all, so "is it there" is "is it done".
 """
 
 import contextlib
@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Self
 
 from filelock import BaseFileLock
 
-from alora import layout
 from alora.atomic import LOCK, alone_in, sweep, write_json
 from alora.config.schema import Recipe
 from alora.errors import RunError
+from alora.training import layout
 from alora.training.claim import RUN, Claim, plain, read_claim, settings_of_training
 
 

@@ -21,7 +21,7 @@ from alora.vllm_plugin.adapter_record import AdapterRecord
 from alora.vllm_plugin.carried_request import carry
 from alora.vllm_plugin.lora_ids import KEPT, Records
 from alora.vllm_plugin.refusals import RefusedPrompt, RefusedRequest, core_decides
-from alora.weights import ASKED_WEIGHTS
+from alora.wire.weights import ASKED_WEIGHTS
 
 _NOT_CHECKED = "the engine was not checked when it started"
 _SHOWN = 20  # of an invocation's tokens in a refusal

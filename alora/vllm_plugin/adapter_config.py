@@ -7,7 +7,7 @@ from typing import Any
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import compat
-from alora.weights import CONFIG
+from alora.wire.weights import CONFIG
 
 MANIFEST = "alora.json"
 _EARLIER_KEY = "invocation_string"  # of the package alora 0.x by the paper's authors, before PEFT knew aLoRA

@@ -13,7 +13,7 @@ from alora.errors import AdapterError
 from alora.vllm_plugin import compat
 from alora.vllm_plugin.adapter_config import MANIFEST, AdapterConfig, read_config
 from alora.vllm_plugin.adapter_weights import require_sound
-from alora.weights import makes_adapter, weights_digest
+from alora.wire.weights import makes_adapter, weights_digest
 
 FIRST_NUMBER = 2**30  # above every id that vLLM gives out, and within int32
 _numbers = itertools.count(FIRST_NUMBER)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from alora.errors import AdapterError
 from alora.vllm_plugin.adapter_config import AdapterConfig, read_json
-from alora.weights import CONFIG, WEIGHTS
+from alora.wire.weights import CONFIG, WEIGHTS
 
 _KEY_PREFIX = "base_model.model."
 _OF_THE_BASE = (".embed_tokens.base_layer.weight", ".lm_head.base_layer.weight")  # saved by PEFT, and skipped by vLLM

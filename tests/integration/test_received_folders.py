@@ -19,9 +19,9 @@ from alora.data.splits import read_splits
 from alora.errors import AloraError
 from alora.evaluation.tables import read_evaluations
 from alora.identity.certificate import read_certificate
-from alora.layout import EVALUATION, IDENTITY, TRAINING, home_of
 from alora.policy import read_policies
 from alora.training.claim import open_claim
+from alora.training.layout import EVALUATION, IDENTITY, TRAINING, home_of
 from alora.training.record import require_trained
 from tests.integration.llm.scripted import command, honest
 from tests.make_received import IDS, VERDICTS, digests

@@ -9,8 +9,8 @@ import pytest
 
 from alora import received
 from alora.errors import BundleError
-from alora.reading import content_digest
 from alora.received import CHANGED, DAMAGED, NEWER, NOT_OURS, Folder, decode, file_record, require_sealed
+from alora.text import content_digest
 
 REMEDY = "write it again"
 

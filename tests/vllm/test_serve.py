@@ -13,7 +13,7 @@ from alora.client.engine import ServedAdapter, block_size
 from alora.client.plugin import ask_plugin
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import INVOCATION
-from alora.weights import ASKED_WEIGHTS
+from alora.wire.weights import ASKED_WEIGHTS
 from tests.forked import run_forked
 from tests.peft_reference import random_adapter
 from tests.vllm import bundles as store

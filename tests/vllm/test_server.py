@@ -5,8 +5,8 @@ import shutil
 import openai
 import pytest
 
-from alora.reading import sha256_of
-from alora.weights import ASKED_WEIGHTS, weights_digest
+from alora.text import sha256_of
+from alora.wire.weights import ASKED_WEIGHTS, weights_digest
 from tests.vllm.http_server import Server, free_port, serving
 from tests.vllm.toy_models import BLOCK, edit_config
 from tests.vllm.toys import INVOCATION, filler, prompt

@@ -11,8 +11,8 @@ import numpy as np
 from alora.errors import ConfigError
 from alora.lab.bench.intervals import Measured
 from alora.lab.bench.trials import Agreement, Cell, Objection
-from alora.reading import leaves
 from alora.received import read_record
+from alora.text import leaves
 
 FORMAT = 4  # 1: the dictionaries of alora 0.1
 UNFINISHED = "it was killed, or is still running"  # why a record stopped that is written while its run goes on

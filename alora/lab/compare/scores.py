@@ -17,8 +17,8 @@ from alora.evaluation.predict import Predictions
 from alora.evaluation.resampling import Flags, Floats
 from alora.lab.compare.task import MethodRun
 from alora.policy import Policy
-from alora.reading import read_json
 from alora.received import decode
+from alora.text import read_json
 
 SCHEMA_VERSION = 1
 UNTRAINED = ("prompt", "judge")  # methods

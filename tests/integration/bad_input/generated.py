@@ -7,8 +7,8 @@ from typing import Any
 
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE
 from alora.bundle.manifest import CERTIFICATE_FILE, GOLDEN_FILE, MANIFEST_FILE
-from alora.reading import content_digest
 from alora.received import file_record
+from alora.text import content_digest
 from tests.integration.bad_input.conftest import Case, Damage, cut
 
 FILES = (MANIFEST_FILE, CONFIG_FILE, WEIGHTS_FILE, CERTIFICATE_FILE, GOLDEN_FILE)

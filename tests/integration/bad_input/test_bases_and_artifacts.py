@@ -11,7 +11,7 @@ import pytest
 
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, new_adapter, save_adapter
 from alora.cli import main
-from alora.reading import content_digest
+from alora.text import content_digest
 from tests.integration.bad_input.conftest import Case, Damage, arguments, copy, cut, edit, remove, write
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer

@@ -11,8 +11,8 @@ import pytest
 
 from alora.adapter.folder import CONFIG_FILE
 from alora.bundle.manifest import CERTIFICATE_FILE, GOLDEN_FILE, MANIFEST_FILE
-from alora.layout import EVALUATION
-from alora.reading import content_digest
+from alora.text import content_digest
+from alora.training.layout import EVALUATION
 from tests.integration.bad_input.conftest import Case, breaches
 from tests.integration.bad_input.generated import SCORE, keys, sign, swap
 

@@ -14,7 +14,7 @@ from alora.base import smollm2
 from alora.base.load import load_base
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
-from alora.reading import sha256_of
+from alora.text import sha256_of
 from tests.forked import Forked
 from tests.toy_gguf import toy_gguf
 

@@ -23,7 +23,7 @@ from alora.config.schema import BaseSettings, DataSettings, ExportSettings, Poli
 from alora.data.splits import read_splits
 from alora.evaluation.tables import read_evaluations, write_evaluations
 from alora.identity.certificate import ControlRecord, read_certificate, write_certificate
-from alora.layout import link_only
+from alora.training.layout import link_only
 from alora.training.run_folder import RunFolder
 from alora.verdict import label_probabilities
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents

@@ -14,8 +14,8 @@ from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import copy_bundle
 from alora.cli import main
 from alora.errors import AdapterError, BundleError
-from alora.layout import link_only
 from alora.received import file_record
+from alora.training.layout import link_only
 from tests.integration.bad_input.conftest import tree
 from tests.integration.bundle.test_read import resign
 

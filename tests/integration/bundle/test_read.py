@@ -19,8 +19,8 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings
 from alora.errors import AdapterError, BundleError, CheckFailed, RenderError
 from alora.policy import Policy
-from alora.reading import content_digest
 from alora.received import file_record
+from alora.text import content_digest
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
 from tests.toy_tokenizers import toy_tokenizer
 

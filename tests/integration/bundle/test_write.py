@@ -30,7 +30,7 @@ from alora.evaluation.predict import Predictions
 from alora.evaluation.records import Lead
 from alora.evaluation.tables import evaluate
 from alora.prompt.render import Renderer
-from alora.reading import content_digest
+from alora.text import content_digest
 from tests.forked import Forked, kill_when
 from tests.integration.bundle.conftest import POINT, POLICIES, PROMPT, make_adapter, make_base, make_contents
 

@@ -104,7 +104,7 @@ def test_a_complete_job_is_not_run_again_and_another_one_is_refused(name, log, t
     assert score(log, output) == 0
     before = contents(output)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("alora.battery.load", lambda *_, **__: pytest.fail("loaded"))
+        patch.setattr("alora.client.in_process.load", lambda *_, **__: pytest.fail("loaded"))
         assert score(log, output) == 0
         assert "is complete already" in capsys.readouterr().err
         changes = {

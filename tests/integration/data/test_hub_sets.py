@@ -16,8 +16,8 @@ import pytest
 
 from alora.config.schema import ColumnSettings
 from alora.data import sources
+from alora.data.findings import Findings
 from alora.errors import DataError
-from alora.findings import Findings
 from tests.unit.data.rows import read, row
 
 COMMIT, ABOUT, FILES = "a" * 40, "/api/datasets/me/chats", "/datasets/me/chats/resolve/"

@@ -7,7 +7,7 @@ from transformers import TrainerControl, TrainerState
 
 from alora.config.schema import Recipe, TrackingSettings
 from alora.errors import MissingDependency
-from alora.tracking import require_tracking, start_tracking
+from alora.training.tracking import require_tracking, start_tracking
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # their own, on import
 STEPS = [(1, 1.0), (2, 0.5), (3, 0.25)]

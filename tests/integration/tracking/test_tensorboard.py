@@ -10,7 +10,7 @@ from transformers import TrainerControl, TrainerState
 from alora.adapter.folder import WEIGHTS_FILE
 from alora.cli import main
 from alora.config.schema import Recipe, TrackingSettings
-from alora.tracking import metric_names, start_tracking
+from alora.training.tracking import metric_names, start_tracking
 from tests.toy_recipe import toy_overrides
 
 SMALL = ("identity.negative_controls=false", "export.golden_rows=0", "evaluation.bootstrap=0", "training.max_steps=4")

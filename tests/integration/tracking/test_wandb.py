@@ -12,7 +12,7 @@ import pytest
 
 from alora.config.schema import Recipe, TrackingSettings
 from alora.errors import MissingDependency
-from alora.tracking import require_tracking, start_tracking
+from alora.training.tracking import require_tracking, start_tracking
 from tests.forked import AUDIT_LOG, Forked
 from tests.integration.tracking.wandb_file import OfflineRun
 from tests.toy_recipe import toy_overrides

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from alora.adapter.folder import WEIGHTS_FILE
 from alora.identity.certificate import read_certificate, write_certificate
 from alora.identity.certify import EXPERTS_NOTE
-from alora.reading import content_digest
+from alora.text import content_digest
 from alora.training.checkpoints import last_whole_checkpoint, mark_complete
 from tests.forked import kill_when, run_forked, start_forked
 from tests.toy_recipe import run_alora, toy_overrides

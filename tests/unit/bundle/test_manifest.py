@@ -7,7 +7,7 @@ import pytest
 from alora.bundle.manifest import CardRecord, MoveRecord, manifest_from_dict
 from alora.errors import BundleError
 from alora.policy import Policy
-from alora.reading import content_digest
+from alora.text import content_digest
 from tests.unit.bundle.cases import manifest
 
 MOVED = {"quantization": "none", "dtype": "float32", "rows": 8, "same_verdict": 7, "largest_difference": 1.5}

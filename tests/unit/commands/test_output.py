@@ -14,7 +14,7 @@ from alora.commands.output import report_file, report_file_in, say, say_json, ta
 from alora.errors import ConfigError, PolicyError
 from alora.evaluation.report import render_overview
 from alora.evaluation.scored import write_predictions
-from alora.notes import note
+from alora.text import note
 from alora.verdict import Verdict, Verdicts
 
 

@@ -11,7 +11,7 @@ from alora.config.environment import command_line
 from alora.config.saved import read_saved_recipe, save_recipe
 from alora.config.schema import JudgeSettings, Recipe, ServingSettings
 from alora.config.secrets import HIDDEN, in_the_clear, is_far, redacted, without_secret
-from alora.tracking import start_tracking
+from alora.training.tracking import start_tracking
 
 SECRET = "S3cr3t"
 TEXTS = [

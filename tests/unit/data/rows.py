@@ -5,11 +5,11 @@ from collections import Counter
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.conversation import Rejected, stream_conversations
+from alora.data.findings import Findings
 from alora.data.formats import recognise
 from alora.data.labelled import read_labelled
 from alora.data.turns import read_row
 from alora.errors import DataError
-from alora.findings import Findings
 from alora.policy import Policy
 
 POLICY = Policy("p", "T", "R")

@@ -8,10 +8,10 @@ import pytest
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.conversation import stream_conversations
 from alora.data.digests import text_digest
+from alora.data.findings import Findings
 from alora.data.labelled import read_labelled
 from alora.data.splits import read_splits
 from alora.errors import DataError
-from alora.findings import Findings
 from tests.unit.data.rows import POLICY, codes, jsonl, read, read_one, said
 
 ORDER = [("user", "Where is order 7?"), ("assistant", "On Monday."), ("user", "Where is order 7?")]

@@ -8,11 +8,11 @@ import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.conversation import holds_rows, read_conversation, stream_conversations
+from alora.data.findings import Findings
 from alora.data.labelled import read_labelled
 from alora.data.messages import Message
 from alora.data.transcripts import seen, split
 from alora.errors import DataError
-from alora.findings import Findings
 from tests.unit.data.rows import POLICY, SPOKEN_BY, TURNS, codes, jsonl, read, read_one, roles, row, said, streamed
 
 WHOLE = ["user", "assistant"]

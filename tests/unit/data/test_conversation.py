@@ -8,7 +8,7 @@ import pytest
 
 from alora.data.conversation import Conversation, Message, read_conversation
 from alora.errors import DataError
-from alora.reading import read_whole
+from alora.text import read_whole
 from tests.unit.data.rows import row
 
 

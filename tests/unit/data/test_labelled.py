@@ -9,9 +9,9 @@ import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.conversation import Conversation, Message
+from alora.data.findings import Findings
 from alora.data.labelled import read_labelled, read_multilabelled
 from alora.errors import DataError
-from alora.findings import Findings
 from alora.policy import Policy
 from tests.unit.data.rows import OTHER, POLICY, jsonl, read, row
 

@@ -10,9 +10,9 @@ import pytest
 
 from alora.config.schema import DataSettings
 from alora.data import parquet, sources
+from alora.data.findings import Findings
 from alora.data.labelled import read_labelled
 from alora.errors import DataError
-from alora.findings import Findings
 from alora.policy import Policy
 from tests.unit.data.rows import jsonl, read, row
 

@@ -8,9 +8,9 @@ import pytest
 
 from alora.config.schema import DataSettings
 from alora.data import sources
+from alora.data.findings import Findings
 from alora.data.labelled import read_labelled
 from alora.errors import DataError
-from alora.findings import Findings
 from tests.unit.data.rows import POLICY, jsonl, read, row
 
 

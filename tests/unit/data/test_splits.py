@@ -11,6 +11,7 @@ import pytest
 from alora.commands import run_rows
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.data.findings import Findings
 from alora.data.splits import (
     hold_out,
     known_rows,
@@ -21,7 +22,6 @@ from alora.data.splits import (
     text_digest,
 )
 from alora.errors import AllFailed, ConfigError, DataError
-from alora.findings import Findings
 from alora.policy import Policy
 
 POLICY, OTHER = Policy("p", "T", "R"), Policy("q", "T", "R")

@@ -6,8 +6,8 @@ import pytest
 
 from alora.config.schema import PromptSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.data.findings import ERROR, WARNING
 from alora.errors import RenderError
-from alora.findings import ERROR, WARNING
 from alora.policy import Policy
 from alora.prompt.check import check_prompts
 from alora.prompt.render import Renderer

@@ -30,7 +30,7 @@ from alora.evaluation.predict import predict
 from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
-from alora.reading import content_digest
+from alora.text import content_digest
 from tests.integration.lab.compare.places import make_place, overrides, write_rows
 
 

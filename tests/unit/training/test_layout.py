@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from alora.errors import RunError
-from alora.layout import BATTERY, REPORT, home_of, link_only, own_link, require_plain_run, run_of
+from alora.training.layout import BATTERY, REPORT, home_of, link_only, own_link, require_plain_run, run_of
 
 
 @pytest.fixture

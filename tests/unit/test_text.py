@@ -6,7 +6,7 @@ import pytest
 from omegaconf._utils import get_yaml_loader
 
 from alora.errors import BundleError, ConfigError
-from alora.reading import LONGEST, read_json, read_yaml
+from alora.text import LONGEST, read_json, read_yaml
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -1,9 +1,10 @@
-"""Read files that a user names: bytes, JSON objects and YAML values; text for a terminal."""
+"""Bytes, JSON objects and YAML values of a file; text for a terminal, and remarks on standard error."""
 
 import errno
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -54,6 +55,12 @@ def content_digest(content: Mapping[str, Any]) -> str:
 def printable(text: str) -> str:
     """``text`` for a terminal, which obeys what others wrote: control and direction characters are escaped."""
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def note(text: str) -> None:
+    """Print a remark on standard error, so that a pipe does not read it."""
+    sys.stderr.write(f"{printable(text)}\n")
+    sys.stderr.flush()
 
 
 def read_json(path: Path, refusal: type[AloraError], remedy: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Notes and findings as they are printed."""
 
-from alora.findings import SHOWN, as_lines
+from alora.data.findings import SHOWN, as_lines
 
 
 def test_notes_of_odd_keys_hide_no_frequent_one():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
@@ -23,7 +23,9 @@ from alora.atomic import write_json
 from alora.config.saved import forget_command_line
 from alora.config.schema import Recipe, TrackingSettings
 from alora.errors import MissingDependency, one_line
-from alora.evaluation.records import Evaluation
+
+if TYPE_CHECKING:
+    from alora.evaluation.records import Evaluation
 
 _FOLDER, _RECORD = "tracking", "run.json"  # of the run folder
 
@@ -73,7 +75,7 @@ class Tracking:
         if logs:
             self._try("on_log", logs=dict(logs), model=None)
 
-    def evaluations(self, evaluations: Sequence[Evaluation]) -> None:
+    def evaluations(self, evaluations: Sequence["Evaluation"]) -> None:
         """Report every figure of every policy and method."""
         self.log(
             {
