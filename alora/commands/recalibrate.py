@@ -28,7 +28,7 @@ from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source, each, named
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
-from alora.evaluation.predict import Predictions, held_out_predictions, predict
+from alora.evaluation.predict import Predictions, out_of_fold_predictions, predict
 from alora.evaluation.tables import describe_operating_point
 from alora.prefix.scorer import Scorer
 from alora.training.layout import POLICIES, TRAINING
@@ -160,7 +160,7 @@ def _out_of_fold(
         )
     record = artifact.run / POLICIES / bundle.policy.id / TRAINING
     require_trained(record, bundle.policy.id, bundle.weights.digest)
-    return held_out_predictions(bundle.policy, rows, read_out_of_fold(record))
+    return out_of_fold_predictions(bundle.policy, rows, read_out_of_fold(record))
 
 
 def _refit(

@@ -19,7 +19,7 @@ from alora.data.check import describe_positive
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
-from alora.evaluation.predict import Predictions, held_out_predictions
+from alora.evaluation.predict import Predictions, out_of_fold_predictions
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from alora.text import note
@@ -137,7 +137,7 @@ def out_of_fold(this: TrainingRun, policy: Policy) -> Predictions | None:
         return None
     rows = this.splits.calibration(policy.id)
     return read_back(
-        this.folder.paths(policy.id).training, lambda file: held_out_predictions(policy, rows, read_out_of_fold(file))
+        this.folder.paths(policy.id).training, lambda file: out_of_fold_predictions(policy, rows, read_out_of_fold(file))
     )
 
 

@@ -17,7 +17,7 @@ from alora.data.splits import require_labels
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words, out_of_fold_words
 from alora.evaluation.noise import without_doubtful
-from alora.evaluation.predict import Predictions, held_out_predictions, predict_parts
+from alora.evaluation.predict import Predictions, out_of_fold_predictions, predict_parts
 from alora.lab.compare.judged import ask_and_score
 from alora.lab.compare.probe import fit_and_score
 from alora.lab.compare.scores import Scores, labelled_for, scores_of
@@ -86,7 +86,7 @@ def _trained(bench: Workbench, run: MethodRun, home: Path, failed: LeftOut) -> d
         curves = loss_curves(fitted.history, index, len(fitted.standings))
         own["still_improving"] = still_improving(curves["validation"]) is not None
         if (logits := fitted.out_of_fold[index]) is not None:
-            answered = [held_out_predictions(policy, splits.calibration(policy.id), logits), answered[1]]
+            answered = [out_of_fold_predictions(policy, splits.calibration(policy.id), logits), answered[1]]
         scores[policy.id] = scores_of(run, answered, splits, facts | own)
     remove_checkpoints(home / "checkpoints")
     return scores
