@@ -136,9 +136,8 @@ def out_of_fold(this: TrainingRun, policy: Policy) -> Predictions | None:
     if policy.id not in this.splits.folded:
         return None
     rows = this.splits.calibration(policy.id)
-    return read_back(
-        this.folder.paths(policy.id).training, lambda file: out_of_fold_predictions(policy, rows, read_out_of_fold(file))
-    )
+    answers = read_back(this.folder.paths(policy.id).training, read_out_of_fold)
+    return out_of_fold_predictions(policy, rows, answers)
 
 
 def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
