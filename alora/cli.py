@@ -52,7 +52,6 @@ VERBS = {
 }
 # How safetensors and torch, which raise errors of their own, say that a file could not be written.
 _DISK_SIGNS = ("No space left on device", "StorageFull", "File too large", "inline_container")
-LONGEST_LINE = 2100  # characters of a message
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free the space and run the same command again"),
     errno.ENAMETOOLONG: "give a shorter name",
@@ -247,26 +246,14 @@ def _quieten(verb: str) -> None:
 
 
 def _ready_streams() -> None:
-    """Open the streams that the caller has closed on the null device, or the next opened file would take their numbers.
-
-    Conversations hold text that a terminal's encoding may not have; show it escaped instead of failing.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            with contextlib.suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_RDWR), number)
-            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+    """Conversations hold text that a terminal's encoding may not have; show it escaped instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _fail(message: str, exit_code: int) -> int:
-    # A line that quotes megabytes from a received file loses its middle; the remedy stands at its end.
-    lines = [
-        line if len(line) <= LONGEST_LINE else f"{line[:1500]} [...] {line[-500:]}" for line in message.split("\n")
-    ]
-    _say("\n".join([f"alora: {lines[0]}" if exit_code != 1 else lines[0], *lines[1:]]))
+    _say(f"alora: {message}" if exit_code != 1 else message)
     return exit_code
 
 

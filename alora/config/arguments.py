@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from alora.config.names import TYPES, nearest_key
+from alora.config.names import nearest_key
 from alora.config.paths import expanded, recipes_folder
 from alora.config.schema import OF_ARTIFACT
 from alora.errors import ConfigError
@@ -24,12 +24,12 @@ LOCAL_RECIPE = "recipe.yaml"
 _WITHOUT_RECIPE = ("new", "doctor", "bench", "report", "label", "plan", *OF_ARTIFACT)
 
 # Hydra's flags by their short names (1.3); those whose value is the next argument, and those where it may be.
-_LONG = {"-cp": "--config-path", "-cn": "--config-name", "-cd": "--config-dir", "-c": "--cfg", "-p": "--package",
-         "-m": "--multirun", "-r": "--run", "-i": "--info", "-h": "--help"}  # fmt: skip
-_WITH_VALUE = ("--config-path", "--config-name", "--config-dir", "--cfg", "--package")
+_LONG = {"-cd": "--config-dir", "-c": "--cfg", "-p": "--package", "-m": "--multirun", "-r": "--run", "-i": "--info",
+         "-h": "--help"}  # fmt: skip
+_WITH_VALUE = ("--config-dir", "--cfg", "--package")
 _VALUES = {"--help": ("all",), "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")}
-COMPOSING = {"--config-path", "--config-name", "--config-dir", "--multirun", "--run"}
-# No --experimental-rerun, which unpickles its file.
+COMPOSING = {"--config-dir", "--multirun", "--run"}
+# No --experimental-rerun, which unpickles its file, and no --config-name: recipe=FILE.
 FLAGS = (*_LONG.values(), "--resolve", "--hydra-help", "--version")
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DOTALL)
 # Settings of several names in one text, where Hydra would see a sweep; choice(a,b) is one.
@@ -65,14 +65,7 @@ class Arguments:
 
     @property
     def config_dir(self) -> Path | None:
-        return self._folder("--config-dir")
-
-    @property
-    def config_path(self) -> Path | None:
-        return self._folder("--config-path")
-
-    def _folder(self, flag: str) -> Path | None:
-        return self.cwd / self.options[flag] if flag in self.options else None
+        return self.cwd / self.options["--config-dir"] if "--config-dir" in self.options else None
 
     @property
     def roots(self) -> list[Path]:
@@ -84,20 +77,15 @@ class Arguments:
 
 
 def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
-    """Sort ``argv`` (what follows the verb) into flags and overrides.
-
-    Raises:
-        ConfigError: a positional argument that the verb does not take, or a recipe file that is not there.
-    """
+    """Sort ``argv`` (what follows the verb) into flags and overrides."""
     options, overrides, positional = _split(argv)
     overrides = [_unalias(verb, item) for item in overrides]
     if positional:
         overrides += _positional(verb, positional, overrides)
     given = Arguments(verb, tuple(overrides), cwd=cwd, options=options)
-    for flag in ("--config-dir", "--config-path"):
-        if flag in options and not (cwd / options[flag]).is_dir():
-            raise ConfigError(f"{flag} {options[flag]}: there is no such folder; give one with configs")
-    elsewhere = not options.keys().isdisjoint(("--config-name", "--config-dir")) or given.sets("recipe")
+    if given.config_dir is not None and not given.config_dir.is_dir():
+        raise ConfigError(f"--config-dir {given.config_dir}: there is no such folder; give one with configs")
+    elsewhere = given.config_dir is not None or given.sets("recipe")
     lies_there = not elsewhere and (cwd / LOCAL_RECIPE).is_file()
     local, unread = lies_there and verb not in _WITHOUT_RECIPE, lies_there and verb in OF_ARTIFACT
     if local:
@@ -111,10 +99,6 @@ def other_names(verb: str, key: str) -> list[str]:
     """What else the command line of ``verb`` calls the setting ``key``."""
     names = [alias for alias, meant in ALIASES.items() if meant == key]
     return [*names, "data"] if verb in OF_LOGS and key == "conversation" else names
-
-
-# ``key = value`` and ``key: value``, as other tools have them, in one argument or in three.
-_BLANKS_OR_COLON = re.compile(r"(?P<key>[A-Za-z_][\w.]*)(?: *[=:] *| +|$)(?P<value>.*)", re.DOTALL)
 
 
 def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
@@ -149,11 +133,6 @@ def _meant_setting(flag: str, value: str) -> str:
 def _positional(verb: str, values: list[str], overrides: list[str]) -> list[str]:
     key = POSITIONAL.get(verb)
     if key is None:
-        if verb == "doctor":
-            raise ConfigError(f"alora doctor looks at this machine; it has no use for {values[0]!r}")
-        if (stray := _BLANKS_OR_COLON.fullmatch(" ".join(values))) and stray["key"] in TYPES:
-            given = f"{stray['key']}={stray['value'] or 'VALUE'}"
-            raise ConfigError(f"alora {verb}: {' '.join(values)!r} is not key=value; write {given}, without blanks")
         a_recipe = Path(values[0]).suffix in ("", ".yaml", ".yml")
         hint = "artifact" if verb in OF_ARTIFACT else "recipe" if a_recipe else "data.train"
         raise ConfigError(f"alora {verb}: {values[0]!r} is not key=value; did you mean {hint}={values[0]}?")
@@ -174,9 +153,7 @@ def _unalias(verb: str, item: str) -> str:
     if verb in OF_LOGS and match["key"] == "data":  # its rows have no other role
         return f"conversation={quoted(_unquoted(match['value']))}"
     key = ALIASES.get(match["key"], match["key"])
-    if key == "policy" and _unquoted(match["value"]).endswith(
-        (".yaml", ".yml")
-    ):  # a file, and no name of a stored policy
+    if key == "policy" and _unquoted(match["value"]).endswith((".yaml", ".yml")):  # and no name of a stored policy
         key = "policy.file"
     return f"{match['sign']}{key}={match['value']}"
 

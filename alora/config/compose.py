@@ -3,8 +3,6 @@
 An option that the command line names takes the place of the recipe's, and is laid over the recipe's own values.
 """
 
-import os
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +16,12 @@ from alora.config.files import RECIPE, Folders, SettingsFile
 from alora.config.fill import fill, fresh, keys_of, resolved
 from alora.config.hydra_main import show
 from alora.config.line import CommandLine, folders_of, is_of_hydra, read_line
-from alora.config.paths import absolute_paths, configs_folder
+from alora.config.paths import absolute_paths
 from alora.config.schema import ColumnSettings, Recipe
 from alora.config.validate import check_recipe
 from alora.errors import ConfigError
 
 _MOST = 20  # problems named at once
-_FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*([^,}\s]+)")
 _OF_A_TARGET = "evaluation.target", "evaluation.target_value"
 
 
@@ -48,7 +45,6 @@ def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> 
         note: receives a line about where settings come from.
 
     Raises:
-        ConfigError: the command line or a config file cannot become a recipe.
         SystemExit: Hydra has printed its help.
     """
     arguments = read_arguments(verb, argv, Path.cwd())
@@ -82,24 +78,17 @@ def note_idle(arguments: Arguments, given: Collection[str], note: Callable[[str]
 
 
 def to_recipe(arguments: Arguments, overrides: Sequence[str]) -> Recipe:
-    """The recipe that the verb can run: typed, checked, with absolute paths.
-
-    Raises:
-        ConfigError: unknown keys, wrong types, impossible values, paths that lead nowhere.
-    """
-    try:
-        recipe = _typed(compose(arguments, overrides))
-        check_recipe(recipe, arguments.verb)
-        return absolute_paths(recipe, arguments.verb, arguments.roots)
-    except ConfigError as error:
-        raise ConfigError(_as_written(str(error), overrides)) from None
+    """The recipe that the verb can run: typed, checked, with absolute paths."""
+    recipe = _typed(compose(arguments, overrides))
+    check_recipe(recipe, arguments.verb)
+    return absolute_paths(recipe, arguments.verb, arguments.roots)
 
 
 def compose(arguments: Arguments, overrides: Sequence[str]) -> Composed:
     """The one order of all settings."""
     folders = folders_of(arguments)
     line = read_line(overrides, folders)
-    recipes = _recipes(arguments, line, folders)
+    recipes = _recipes(line, folders)
     chosen = {group: option for file in recipes for group, option in file.options.items()}
     named = {group for group, _ in line.options}
     below = [folders.read_option(group, option) for group, option in chosen.items() if group not in named]
@@ -123,24 +112,13 @@ def compose(arguments: Arguments, overrides: Sequence[str]) -> Composed:
     return Composed(settings, frozenset(given), frozenset(of_recipes), target)
 
 
-def _recipes(arguments: Arguments, line: CommandLine, folders: Folders) -> list[SettingsFile]:
-    """The primary config that the command line names and its recipes, each after those that it starts from."""
-    files = [] if (primary := _primary(arguments)) is None else folders.lineage(folders.read(primary))
+def _recipes(line: CommandLine, folders: Folders) -> list[SettingsFile]:
+    """The recipes that the command line names, each after those that it starts from."""
+    files: list[SettingsFile] = []
     for name in line.options.pop((RECIPE, None), ()):
         is_file = name.endswith((".yaml", ".yml"))
         files += folders.lineage(folders.read(Path(name)) if is_file else folders.read_option(RECIPE, name))
     return files
-
-
-def _primary(arguments: Arguments) -> Path | None:
-    """The file that ``--config-name`` names; None for alora's own, which sets nothing."""
-    name = arguments.options.get("--config-name", "config").removesuffix(".yaml")
-    own = configs_folder()
-    folders = [folder for folder in (arguments.config_path or own, arguments.config_dir) if folder is not None]
-    found = [file for folder in folders if (file := folder / f"{name}.yaml").is_file()]
-    if not found:
-        raise ConfigError(f"--config-name {name}: there is no {name}.yaml in {' or '.join(map(str, folders))}")
-    return None if found[0].parent == own else found[0]
 
 
 def _lay(settings: DictConfig, files: Sequence[SettingsFile]) -> list[str]:
@@ -170,11 +148,3 @@ def _label_choice(columns: ColumnSettings, given: Collection[str]) -> ColumnSett
     if alone and not among:
         return replace(columns, labels=ColumnSettings.labels)
     return replace(columns, label=ColumnSettings.label) if among and not alone else columns
-
-
-def _as_written(message: str, overrides: Sequence[str]) -> str:
-    """``message`` without the values that the command line takes from the environment."""
-    for name in _FROM_ENVIRONMENT.findall(" ".join(overrides)):
-        for value in filter(None, (os.environ.get(name), repr(os.environ.get(name, ""))[1:-1])):
-            message = message.replace(value, f"${{oc.env:{name}}}")
-    return message

@@ -21,7 +21,6 @@ from alora.errors import AloraError, ConfigError
 from alora.text import read_yaml
 
 RECIPE = "recipe"  # the group of recipes
-_OF_PRIMARY = ("schema", "groups", "config", "_self_")  # in the defaults of Hydra's primary configs; they mean nothing
 _GROUP = re.compile(r"^(?:override +)?/?(?=\w+$)")  # before a group's name
 _OPTION = re.compile(r"[\w-]+(?:[./][\w-]+)*")  # below its group's folder
 _PACKAGE = re.compile(r"#\s*@package\s+(\S+)")
@@ -131,10 +130,10 @@ def _foreign(values: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _is_choice(value: Any, keys: Keys) -> bool:
-    """Whether an entry of ``defaults`` chooses an option, or is what a primary config of Hydra has there."""
+    """Whether an entry of ``defaults`` chooses an option, or is ``_self_``."""
     if len(keys) == 3 and isinstance(value, str):
         return bool(_GROUP.match(str(keys[2])) and _OPTION.fullmatch(value))
-    return len(keys) == 2 and isinstance(keys[1], int) and value in _OF_PRIMARY
+    return len(keys) == 2 and isinstance(keys[1], int) and value == "_self_"
 
 
 def _leaves(value: Any, above: Keys = ()) -> Iterator[tuple[Keys, Any]]:

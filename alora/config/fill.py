@@ -69,11 +69,7 @@ def fill(recipe: DictConfig, values: Mapping[Any, Any], in_file: bool, above: Ke
 
 
 def resolved(recipe: DictConfig) -> Recipe:
-    """The recipe with its references followed.
-
-    Raises:
-        ConfigError: a reference leads nowhere, or to a value of another type.
-    """
+    """The recipe with its references followed."""
     try:
         found = OmegaConf.to_object(recipe)
     except OmegaConfBaseException:

@@ -7,7 +7,6 @@ keys to complete and to sweep over, and reads no file but alora's.
 import contextlib
 import io
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -17,7 +16,7 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from alora.config.arguments import COMPOSING, FLAGS, Arguments
+from alora.config.arguments import COMPOSING, Arguments
 from alora.config.describe import verb_help
 from alora.config.files import Folders
 from alora.config.line import explained, folders_of, is_of_hydra
@@ -27,15 +26,9 @@ from alora.config.secrets import redacted
 from alora.errors import ConfigError
 from alora.text import printable
 
-_NO_PLAIN_WORD = re.compile(r"\S*[^\s\w.,:=@%+~/-]\S*")  # a shell may take it for more than a word
-
 
 def show(arguments: Arguments, settings: DictConfig) -> None:
-    """Print what the flags of ``arguments`` ask for: ``settings``, or help on their keys. Secrets are hidden.
-
-    Raises:
-        SystemExit: Hydra has printed its help.
-    """
+    """Print what the flags of ``arguments`` ask for: ``settings``, or help on their keys. Secrets are hidden."""
     values, printed = OmegaConf.to_container(settings), io.StringIO()
     flags = {name: value for name, value in arguments.options.items() if name not in COMPOSING}
     words = [f"{name}={value}" if value and name != "--help" else name for name, value in flags.items()]
@@ -57,19 +50,12 @@ def complete(argv: Sequence[str], verbs: Sequence[str]) -> None:
     if asked and not space:
         sys.stdout.write(" ".join(verbs) + "\n")
         return
-    if asked and (typed := words.rpartition(" ")[2]).startswith("-"):  # Hydra completes no flags
-        sys.stdout.write(" ".join(flag for flag in FLAGS if flag.startswith(typed)) + "\n")
-        return
     os.environ["COMP_LINE"] = f"{program} {words}"
-    printed = io.StringIO()
     try:
-        with contextlib.redirect_stdout(printed):
-            run_hydra("", argv, asdict(Recipe()), lambda _: None)
+        run_hydra("", argv, asdict(Recipe()), lambda _: None)
     except Exception as error:
         if not asked:  # else nothing fits what is typed so far
             raise ConfigError(f"{' '.join(argv)}: {error}") from error
-    # Names of files are among what is offered, and bash runs a $(...) there before anyone has chosen it.
-    sys.stdout.write(_NO_PLAIN_WORD.sub("", printed.getvalue()) if asked else printed.getvalue())
 
 
 def run_hydra(verb: str, words: Sequence[str], settings: Any, task: Callable[[DictConfig], object]) -> None:

@@ -26,7 +26,6 @@ _BROUGHT = {
     "launcher": "alora-toolkit[launchers] brings joblib, submitit and ray",
     "sweeper": "hydra-optuna-sweeper brings optuna",
 }
-_DECIMAL_COMMA = re.compile(r"[^=]+=(-?\d+),(\d+)")
 _MAPPING = re.compile(rf"\+*({'|'.join(map(re.escape, OPEN_DICTIONARIES))})=(\s*\{{.*)", re.DOTALL)
 
 
@@ -50,12 +49,12 @@ def folders_of(arguments: Arguments) -> Folders:
     given = [item for item in arguments.overrides if re.match(r"\+*hydra\.searchpath=", item)]
     paths = [str(path) for item in parsed(given) for path in cast("list[Any]", item.value())]
     more = [arguments.cwd / path.removeprefix("file://") for path in paths]
-    named = [folder for folder in (arguments.config_path, arguments.config_dir) if folder is not None]
+    named = [] if arguments.config_dir is None else [arguments.config_dir]
     return Folders((configs_folder(), *named, *more))
 
 
 def parsed(overrides: Sequence[str], folders: Folders | None = None) -> list[Override]:
-    """Raises ConfigError for one that Hydra cannot read."""
+    """As Hydra reads them."""
     with explained():
         return OverridesParser.create(cast("Any", folders)).parse_overrides(list(overrides))
 
@@ -70,7 +69,11 @@ def explained() -> Iterator[None]:
         option = missing.removesuffix(".yaml").split("/")
         message = "\n".join(str(item).strip() for item in (error, error.__cause__) if item is not None)
         if isinstance(override, str):
-            message = f"{override}: not key=value as Hydra reads it; {_as_hydra_reads(override)}"
+            key, _, value = override.partition("=")
+            message = (
+                f"{override}: not key=value as Hydra reads it; a list is [a,b], a mapping {{a: b}}, another setting "
+                f"${{name}}; for a text, write {shlex.quote(f'{key}={quoted(value)}')}"
+            )
         elif option[0] == "hydra":
             message = (
                 f"{'/'.join(option[:-1])}={option[-1]} is not installed; {_BROUGHT.get(option[1], 'choose another')}"
@@ -78,29 +81,7 @@ def explained() -> Iterator[None]:
         raise ConfigError(message) from error
 
 
-def _as_hydra_reads(override: str) -> str:
-    """What to write in place of an override that Hydra's grammar refuses, for a shell to paste."""
-    bare = override.strip("\"'")
-    if bare != override and _is_read(bare):
-        return f"leave its quotes out: {shlex.quote(bare)}"
-    key, _, value = bare.partition("=")
-    fewer_commas = re.sub(r",\s*(?=[\]}]|$)", "", value)
-    if fewer_commas != value and _is_read(f"{key}={fewer_commas}"):
-        return f"it has a comma too many: {shlex.quote(f'{key}={fewer_commas}')}"
-    if value[:1] in "[{" or "${" in value:
-        return "a list is [a,b], a mapping {a: b}, another setting ${name}; a text with blanks or signs is in quotes"
-    return f"write {shlex.quote(f'{key}={quoted(value)}')}"
-
-
-def _is_read(override: str) -> bool:
-    try:
-        return bool(OverridesParser.create().parse_override(override))
-    except HYDRA_ERRORS:
-        return False
-
-
 def read_line(overrides: Sequence[str], folders: Folders) -> CommandLine:
-    """Raises ConfigError for an override that Hydra cannot read."""
     line = CommandLine()
     for override in (item for item in overrides if not is_of_hydra(item)):
         mapping = _MAPPING.fullmatch(override)
@@ -144,10 +125,11 @@ def _take(item: Override, line: CommandLine, folders: Folders) -> str | None:
     key, said = item.key_or_group, item.input_line
     if not key:
         return f"{said!r} sets nothing; write key=value"
-    if item.is_sweep_override() and (point := _DECIMAL_COMMA.fullmatch(str(said))) and "float" in str(TYPES.get(key)):
-        return f"{said}: numbers have a decimal point: {key}={point[1]}.{point[2]}"
     if item.is_sweep_override():
-        return f"{said}: several values are a sweep, which -m runs; a list is [a,b]; quote a text with commas: 'a,b'"
+        return (
+            f"{said}: several values are a sweep, which -m runs; a list is [a,b], a text with commas 'a,b', and a "
+            "number has a decimal point"
+        )
     value = None if item.is_delete() else item.value()
     opened = next((name for name in OPEN_DICTIONARIES if key.startswith(f"{name}.")), None)
     if folders.has(key) and not isinstance(value, Mapping) and not (item.is_delete() and key in TYPES):

@@ -14,7 +14,6 @@ from alora.errors import ConfigError
 
 DEFAULT_BASE = "smollm2"  # where a base is needed and none is named
 HUB_ID = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w./-]*))?")
-_SCHEME = re.compile(r"(?:https?|s3|gs|ftp)://")
 GENERATE = "generate"  # data.train: rows from the policy's text, by the model that judge names
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
 
@@ -38,12 +37,10 @@ def absolute_paths(recipe: Recipe, verb: str, roots: Sequence[Path]) -> Recipe:
     the first root. ``hub:...``, ``-`` and hub ids of bases stay as they are.
 
     Raises:
-        ConfigError: an input that ``verb`` reads is nowhere, all of them at once, with the folders tried; or the output
-            is one of them.
+        ConfigError: an input that ``verb`` reads is nowhere, all of them at once, with the folders tried.
     """
     result = copy.deepcopy(recipe)
     problems: list[str] = []
-    read: list[str] = []
     for key, _, limits in settings_of(Recipe):
         if limits.read_by is None:
             continue
@@ -55,15 +52,12 @@ def absolute_paths(recipe: Recipe, verb: str, roots: Sequence[Path]) -> Recipe:
         found = [_input(key, item, needed, on_hub, roots, problems) for item in items if item is not None]
         if found:
             setattr(section, name, found if isinstance(given, list) else found[0])
-        read += found if needed else []
     if result.base.source is None and verb in ("check", "train", "compare"):
         result.base.source = DEFAULT_BASE
     result.base.source = _base(result.base.source, roots, problems)
     result.run_dir = _output(result.run_dir, roots[0])
     if result.output is not None:
         result.output = _output(result.output, roots[0])
-        if any(_is_file(result.output, file) for file in read):
-            problems.append(f"output={result.output} is a file that the command reads; give another one")
     if problems:
         raise ConfigError("\n".join(problems))
     return result
@@ -81,14 +75,6 @@ def _input(key: str, given: str, needed: bool, on_hub: bool, roots: Sequence[Pat
         looked = dict.fromkeys(root / expanded(given) for root in roots)
         close = _close(given, roots)
         meant = f"did you mean {close!r}?" if close else f"looked for {', '.join(map(str, looked))}"
-        if any(map(os.path.islink, looked)):
-            meant = "it is a link whose target is not there; copy by cp -rL"
-        if given == "None" or (scheme := _SCHEME.match(given)):
-            meant = (
-                f"nothing is written {key}=null"
-                if given == "None"
-                else (f"{scheme[0]} is not fetched; download it first, or name a dataset of the hub as hub:OWNER/NAME")
-            )
         said = "data" if key == "conversation" and not given.endswith(".json") else key  # as the user wrote it
         problems.append(f"{said}: there is no {given!r}; {meant}")
     return _output(given, roots[0])
@@ -138,14 +124,6 @@ def _base(given: str | None, roots: Sequence[Path], problems: list[str]) -> str 
 def is_gguf(source: str) -> bool:
     """Whether ``base.source`` names a GGUF file rather than a folder or a hub id."""
     return source.lower().endswith(".gguf") and not Path(source).is_dir()
-
-
-def _is_file(path: str, other: str) -> bool:
-    """Whether both lead to one file; links count."""
-    try:
-        return Path(path).is_file() and Path(path).samefile(other)
-    except (OSError, ValueError):
-        return False
 
 
 def _output(given: str, root: Path) -> str:

@@ -26,11 +26,7 @@ _HEADER = "# Run it again: alora train recipe=THIS_FILE (elsewhere: and name=ANO
 
 
 def save_recipe(recipe: Recipe, path: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
-    """Write ``recipe`` to ``path``, a recipe file.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Write ``recipe`` to ``path``, a recipe file."""
     facts = _dump(dict(environment))
     comments = "".join(f"#   {line}\n" for line in facts.splitlines())
     values = asdict(recipe)
@@ -73,14 +69,14 @@ def _literal(value: Any) -> Any:
 def _following(recipe: Recipe) -> str:
     """The run folder, with the run's name in it as a reference: another name on reload leads to another folder.
 
-    A folder above the working folder may have that name by chance, and so may any above a run folder that lies
-    elsewhere.
+    Above the working folder, and of a run folder that lies elsewhere, a part may have that name by chance.
     """
-    parts, here = recipe.run_dir.split("/"), str(Path.cwd()).rstrip("/").split("/")
-    below = 0 if parts[0] else len(here) if parts[: len(here)] == here and ".." not in parts else len(parts) - 1
-    own = [index for index, part in enumerate(parts) if index >= below and part == recipe.name]
-    parts = [_literal(part) for part in parts]
-    return "/".join([*parts[: own[-1]], "${name}", *parts[own[-1] + 1 :]] if own else parts)
+    folder, here = Path(recipe.run_dir), Path.cwd()
+    mine = folder.relative_to(here).parts if folder.is_relative_to(here) else folder.parts[-1:]
+    parts = [_literal(part) for part in folder.parts]
+    if recipe.name in mine:
+        parts[-1 - mine[::-1].index(recipe.name)] = "${name}"
+    return str(Path(*parts))
 
 
 def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
@@ -94,7 +90,7 @@ def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
     values = read_plain(file, RunError, "train again")
     if not (isinstance(values, dict) and values):
         raise RunError(f"{path}: this run's settings are not a YAML mapping; train again")
-    for name in ("defaults", *_GONE):
+    for name in _GONE:
         values.pop(name, None)
     forget_command_line(values)
     settings = fresh()

@@ -10,9 +10,8 @@ from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 from alora.config.secrets import redacted
-from alora.text import lone_surrogate
 
-LARGEST = 2**32  # no number goes beyond, so that no product of two leaves 64 bits, unless its line says ``most``
+LARGEST = 2**32  # the most of a number whose line says none, so that no product of two leaves 64 bits
 
 
 @dataclass(frozen=True)
@@ -57,12 +56,6 @@ class Limits:
         items = value if isinstance(value, list) else [value]
         if isinstance(value, dict) and self.form is None:
             items = [*value, *value.values()]
-        for item in items:
-            largest = max(self.most, LARGEST)
-            if isinstance(item, int | float) and not abs(item) <= largest:
-                return f"{key} is {str(item)[:40]}; no setting goes beyond {largest}"
-            if isinstance(item, str) and lone_surrogate(item) is not None:
-                return f"{key} is {ascii(item)[:60]}, which is not Unicode text; write it in UTF-8"
         if self.some and value in ([], ""):
             remedy = "list at least one" if value == [] else f"give a value, or {key}=null for none"
             return f"{key} is empty; {remedy}"

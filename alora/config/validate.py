@@ -9,29 +9,15 @@ from alora.config.schema import ROLES, ColumnSettings, EvaluationSettings, Recip
 from alora.config.setting import is_server, settings_of
 from alora.errors import ConfigError
 
-_LIMITS = {key: limits for key, _, limits in settings_of(Recipe)}
-
 
 def check_recipe(recipe: Recipe, verb: str | None = None) -> None:
-    """Check every value, and that ``verb``, where there is one, has the settings that it cannot do without.
-
-    Raises:
-        ConfigError: with one line per problem.
-    """
+    """Refuse values beyond their line of the schema, settings that do not go together, and, where there is a ``verb``,
+    the lack of what it cannot do without: one line per problem."""
+    values = ((limits, key) for key, kind, limits in settings_of(Recipe) if not is_dataclass(kind))
+    beyond = (limits.problem(key, reduce(getattr, key.split("."), recipe)) for limits, key in values)
     needed = () if verb is None else _needs(recipe, verb)
-    problems = [*_limit_problems(recipe), *_conflicts(recipe), *needed]
-    if problems:
+    if problems := [*filter(None, beyond), *_conflicts(recipe), *needed]:
         raise ConfigError("\n".join(problems))
-
-
-def _limit_problems(recipe: Recipe) -> list[str]:
-    """One line for each value beyond what its own line of the schema allows."""
-    found = [
-        limits.problem(key, reduce(getattr, key.split("."), recipe))
-        for key, kind, limits in settings_of(Recipe)
-        if not is_dataclass(kind)
-    ]
-    return [problem for problem in found if problem is not None]
 
 
 def _conflicts(recipe: Recipe) -> Iterator[str]:
@@ -80,11 +66,6 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
     """One line for each setting that ``verb`` lacks, or can do nothing with."""
     if verb != "score" and is_server(recipe.scorer):
         yield f"scorer is {recipe.scorer!r}, but only alora score asks a server; choose packed or vllm"
-    defaults = Recipe()
-    for key in ("output", "json", "policies"):
-        if getattr(recipe, key) != getattr(defaults, key) and verb not in (_LIMITS[key].of or ()):
-            remedy = "; a run lies in run_dir=" if (verb in ("train", "compare"), key) == (True, "output") else ""
-            yield f"{key}= has no effect on {verb}{remedy}"
     if verb == "compare" and recipe.training.engine == "trl":
         yield (
             "training.engine=trl has no effect on compare, whose arms see the same batches by the same loss; train "

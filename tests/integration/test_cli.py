@@ -152,14 +152,13 @@ BAD_COMMAND_LINES = [
     (["train", "recipe=quickstart", "adapter.rank=0", "prompt.layout=turn"], ["adapter.rank is 0", "prompt.layout"]),
     (["train", "recipe=quickstart", "name=a/b"], ["name is 'a/b'"]),
     (["train", "recipe=quickstart", f"name={'a' * 300}"], ["name is 'aaa", "200 letters at most"]),
-    (["train", "recipe=quickstart", 'name="\ud800"'], ["name is '\\ud800'", "not Unicode text"]),
     (["train", "recipe=quickstart", "training.learning_rate=inf"], ["training.learning_rate is inf"]),
     (["train", "recipe=quickstart", "training.epochs=1e999"], ["training.epochs is inf"]),
     (
         ["train", "recipe=quickstart", f"training.batch_size={10**20}"],
         ["training.batch_size is 1000"],
     ),
-    (["train", "recipe=quickstart", f"compare.seeds=[0,{10**20}]"], ["compare.seeds is 1000", "no setting goes"]),
+    (["train", "recipe=quickstart", f"compare.seeds=[0,{10**20}]"], ["compare.seeds is [0, 1000"]),
     (["train", "recipe=quickstart", "training.threads=100000"], ["training.threads is 100000", "1 and 1024"]),
     (["train", "recipe=quickstart", "name=${nope}"], ["name refers nowhere"]),
     (["train", "recipe=quickstart", "data.label_map={a:'${b.c}'}"], ["data.label_map refers nowhere"]),
@@ -169,8 +168,6 @@ BAD_COMMAND_LINES = [
     (["train", "recipe=quickstart", "policy=jailbreak"], ["policy.file", "inline policy"]),
     (["train", "quickstart"], ["'quickstart' is not key=value", "recipe=quickstart"]),
     (["train", "--config-dir", "nowhere"], ["nowhere", "no such folder"]),
-    (["train", "--config-name", "nowhere"], ["nowhere"]),
-    (["train", "recipe=quickstart", "output=x"], ["output= has no effect", "run_dir="]),
     (["train", "recipe=quickstart", "seed=1"], ["unknown key 'seed'", "did you mean 'training.seed'?"]),
     (["train", "recipe=quickstart", "rank=4"], ["did you mean 'adapter.rank'?"]),
     (["train", "recipe=quickstart", "epochs=4"], ["did you mean 'training.epochs'?"]),
@@ -184,7 +181,7 @@ BAD_COMMAND_LINES = [
     (["train", "--cfg", "job", "-m", "training.seed=0,1"], ["leave it out to print"]),
     (["train", "--config-nam=config"], ["--config-nam=config", "no such flag"]),
     (["score"], ["no conversation is given", "no bundle is given"]),
-    (["doctor", "base"], ["no use for 'base'"]),
+    (["doctor", "base"], ["'base' is not key=value"]),
     (["validate"], ["alora validate needs artifact=DIR"]),
     (["validate", "artifact=nowhere"], ["artifact", "nowhere", "looked for"]),
     (["export", "some_folder"], ["artifact=some_folder"]),
@@ -244,15 +241,3 @@ def test_a_remedy_fits_its_fault(error, words, not_there, capsys, monkeypatch):
     errors = capsys.readouterr().err
     assert words in errors
     assert not_there not in errors
-
-
-def test_a_message_that_quotes_megabytes_loses_its_middle_and_keeps_the_remedy(monkeypatch, capsys):
-    def fails(_):
-        raise errors.DataError(f"a.jsonl:1: {'x' * 10**6} is odd; mend it\na.jsonl:2: fine words; mend them")
-
-    monkeypatch.setattr(cli, "_dispatch", fails)
-    assert cli.main([]) == 2
-    one, two = capsys.readouterr().err.splitlines()
-    assert len(one) < 2200
-    assert (one[:20], one[-15:]) == ("alora: a.jsonl:1: xx", "is odd; mend it")
-    assert two == "a.jsonl:2: fine words; mend them"

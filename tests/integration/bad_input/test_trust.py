@@ -48,6 +48,6 @@ def test_the_command_line_can(received, here):
 
 
 def test_a_run_reloaded_as_settings_does_not(received, here, capsys):
-    assert main(["check", "--config-dir", str(received), "--config-name", "run"]) == 2
+    assert main(["check", f"recipe={received}/run.yaml"]) == 2
     assert "base.trust_remote_code is taken from the command line alone" in capsys.readouterr().err
     assert not (here / "RAN").exists()

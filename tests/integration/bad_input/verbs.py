@@ -23,7 +23,6 @@ COMMAND_LINES = {
     "a sweep without -m": Case("train training.seed=1,2", ["training.seed"]),
     "a removal of what is not there": Case("train ~nonsense", ["nonsense"]),
     "a config folder that is not there": Case("train --config-dir={here}/none", ["none"]),
-    "a config that is not there": Case("train --config-name=none", ["none"]),
     "a flag that is not there": Case("train --nonsense", ["--nonsense"]),
     "a launcher that is not there": Case("train -m training.seed=1,2 hydra/launcher=none", ["hydra/launcher=none"]),
     "a name with a folder in it": Case("train name=a/b", ["name"]),

@@ -150,7 +150,7 @@ def test_the_rows_themselves_are_not_written_over(rows, capsys):
     line = {"conversation": "mine", "verdicts": [], "messages": [{"role": "user", "content": "hi"}]}  # as a report's
     rows.write_text(before := json.dumps(line) + "\n")
     assert score(rows, f"output={rows}") == 2
-    assert "is a file that the command reads" in capsys.readouterr().err
+    assert "not a report" in capsys.readouterr().err
     assert rows.read_text() == before
 
 

@@ -162,7 +162,7 @@ class TestLocalRecipe:
         assert (named.base.source, named.policies, named.data.columns.label) == ("smollm2", ["a"], "other")
 
     @pytest.mark.usefixtures("rows")
-    @pytest.mark.parametrize("argv", [["recipe=quickstart"], ["--config-name", "config"], ["--config-dir", "."]])
+    @pytest.mark.parametrize("argv", [["recipe=quickstart"], ["--config-dir", "."]])
     def test_gives_way_to_what_is_named(self, here, argv):
         (here / "recipe.yaml").write_text(self.BODY)
         notes: list[str] = []
@@ -267,7 +267,6 @@ def conf(here) -> list[str]:
         "conf/site/a.yaml": "# @package _global_\ndata: {columns: {label: label}}\nstrict: true\n",
         "conf/evaluation/ours.yaml": "target: recall\nbootstrap: 3\n",
         "conf/recipe/ours.yaml": "# @package _global_\nevaluation: {target: fpr, target_value: 0.05}\nstrict: false\n",
-        "conf/mine.yaml": "defaults: [config, _self_]\ndata: {columns: {label: label}}\n",
         "site/a.yaml": "strict: 7\n",
         "training/quick.yaml": "epochs: 99\n",
     }
@@ -301,14 +300,8 @@ def test_the_keys_that_a_command_line_sets(conf, given, keys):
     assert recipe.named == named
 
 
-def test_a_primary_config_that_is_named_counts_and_a_recipe_that_only_lies_there_does_not(conf, here):
-    for name in ("mine", "mine.yaml"):
-        (recipe,) = recipes_of("evaluate", *conf, "--config-name", name)
-        assert recipe.named == {"data.columns.label"}
-    (here / "own").mkdir()
-    (here / "own/config.yaml").write_text("defaults: [schema, _self_]\nstrict: false\n")
-    (recipe,) = recipes_of("evaluate", "artifact=artifact", "--config-path", str(here / "own"))
-    assert recipe.named == {"strict"}
+def test_a_recipe_that_only_lies_there_does_not_count(here):
+    (here / "artifact").mkdir()
     (here / "recipe.yaml").write_text("strict: true\n")
     (recipe,) = recipes_of("evaluate", "artifact=artifact")
     assert (recipe.strict, recipe.given, recipe.named) == (False, {"artifact"}, set())

@@ -84,7 +84,7 @@ def test_labels_on_the_command_line_take_the_place_of_a_recipes_and_their_order_
         ("~training.seed", ["training.seed cannot be removed"]),
         ("~trainnig.seed", ["unknown key 'trainnig.seed'", "training.seed"]),
         ("data.lable_map={a: b}", ["unknown key 'data.lable_map.a'", "did you mean 'data.label_map'?"]),
-        ("data.train=a,b", ["data.train", "quote"]),
+        ("data.train=a,b", ["data.train", "'a,b'"]),
     ],
 )
 def test_what_cannot_be_is_told_with_its_remedy(typed, words):

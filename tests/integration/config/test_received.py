@@ -87,7 +87,6 @@ def test_what_a_recipe_asks_for_does_not_happen(here, capsys, name):
     ("file", "argv"),
     [
         ("recipe.yaml", ()),
-        ("run.yaml", ("-cd", ".", "-cn", "run")),
         ("recipe/a.yaml", ("-cd", ".", "recipe=a")),
         ("recipe/a.yaml", ("-cd", ".", "-m", "recipe=a", "training.seed=1,2")),
         ("policy/a.yaml", ("-cd", ".", "policy=a")),
@@ -170,12 +169,3 @@ def test_jobs_of_a_recipe_do_not_resolve_what_it_escaped(here):
     )
     assert [record.exit_code for record in records] == [0, 0]
     assert made == [str(here / "runs/${oc.env:SECRET}" / name) for name in "ab"]
-
-
-@pytest.mark.parametrize(
-    "override",
-    ["plan.target_ms=${oc.env:SECRET}", "plan.device=${oc.env:SECRET}", "plan.record=x${oc.env:SECRET}",
-     "base.template_kwargs={a: '${oc.env:SECRET}'}", "bench.prefixes=[5,'${oc.env:SECRET}']"],
-)  # fmt: skip
-def test_what_the_command_line_takes_from_the_environment_is_shown_as_written(here, capsys, override):
-    refused(capsys, "${oc.env:SECRET}", "plan", override)

@@ -105,16 +105,12 @@ def saved(here) -> Recipe:
     return recipe
 
 
-@pytest.mark.parametrize("above", ["", "defaults:\n- schema\n- _self_\n- groups\n"])
-def test_a_saved_run_is_a_recipe(saved, here, above):
-    file = here / "run/run.yaml"
-    file.write_text(above + file.read_text())
-    assert read_saved_recipe(file) == saved
-    primary = ["--config-dir", "run", "--config-name", "run"]
-    for named in (["recipe=run/run.yaml"], primary):
-        assert recipe_of("train", *named) == saved
-        assert recipe_of("train", *named, "base=smollm2").base.source == "smollm2"
-        assert recipe_of("train", *named, "training.seed=4").training.seed == 4
+def test_a_saved_run_is_a_recipe(saved, here):
+    assert read_saved_recipe(here / "run/run.yaml") == saved
+    named = "recipe=run/run.yaml"
+    assert recipe_of("train", named) == saved
+    assert recipe_of("train", named, "base=smollm2").base.source == "smollm2"
+    assert recipe_of("train", named, "training.seed=4").training.seed == 4
 
 
 def test_it_refuses_keys_of_another_version(saved, here):
@@ -140,7 +136,6 @@ def test_it_runs_again_in_the_folder_of_another_name(saved, here, below):
     [
         ("shop/out", "shop/out"),  # the project is named like the run
         ("shop/shop/0", "shop/v2/0"),
-        ("shop/../elsewhere/shop/out", "shop/../elsewhere/shop/out"),
         ("archive/shop/out", "archive/shop/out"),
     ],
 )

@@ -196,9 +196,7 @@ def test_other_settings_in_the_same_folder_are_refused(finished, tmp_path):
 def test_a_finished_run_is_skipped_and_reloads_from_its_own_settings(finished):
     folder, _, wanted = finished
     before = (folder / "run/bundle/alora.json").stat().st_mtime_ns
-    code, output, errors = run_forked(
-        "train", "--config-dir", str(folder / "run"), "--config-name", "run", cache=folder / "cache"
-    )
+    code, output, errors = run_forked("train", f"recipe={folder}/run/run.yaml", cache=folder / "cache")
     assert code == 0, errors
     assert "verdict on conversation" in output
     assert (folder / "run/bundle/alora.json").stat().st_mtime_ns == before

@@ -14,12 +14,7 @@ from alora.errors import ConfigError
     [
         ("train", ["a=1", "--cfg", "job", "b=2"], {"--cfg": "job"}, ("a=1", "b=2")),
         ("train", ["-m", "a=1,2"], {"--multirun": ""}, ("a=1,2",)),
-        (
-            "train",
-            ["--config-dir", ".", "-cn", "run", "~base"],
-            {"--config-dir": ".", "--config-name": "run"},
-            ("~base",),
-        ),
+        ("train", ["-cd", ".", "~base"], {"--config-dir": "."}, ("~base",)),
         ("train", ["--info", "a=1"], {"--info": "all"}, ("a=1",)),
         ("train", ["--help", "all", "a=1"], {"--help": "all"}, ("a=1",)),
         ("new", ["guard"], {}, ('name="guard"',)),
@@ -73,8 +68,8 @@ def test_recipe_in_the_working_folder(verb, used, tmp_path):
 
 def test_flags_by_their_long_names(tmp_path):
     (tmp_path / "a").mkdir()
-    found = read_arguments("train", ["--config-dir", "a", "-cn=b", "-m", "x=1", "+y.z=2"], tmp_path)
-    assert found.options == {"--config-dir": "a", "--config-name": "b", "--multirun": ""}
+    found = read_arguments("train", ["--config-dir", "a", "-m", "x=1", "+y.z=2"], tmp_path)
+    assert found.options == {"--config-dir": "a", "--multirun": ""}
     assert found.config_dir == tmp_path / "a"
     assert (found.sets("x"), found.sets("y.z"), found.sets("y")) == (True, True, False)
     assert not found.shows
@@ -89,11 +84,12 @@ def test_hydra_still_has_these_flags():
 
     actions = [action for action in get_args_parser()._actions if action.option_strings]
     known = {action.option_strings[0] for action in actions if action.nargs is None}
-    assert known == {*arguments._WITH_VALUE, "--experimental-rerun"}, "which is refused"
+    refused = {"--experimental-rerun", "--config-name", "--config-path"}
+    assert known == {*arguments._WITH_VALUE, *refused}
     short = {name: action.option_strings[0] for action in actions for name in action.option_strings[1:]}
-    assert {name: flag for name, flag in short.items() if name != "-sc"} == arguments._LONG
-    completed = {"--experimental-rerun", "--shell-completion"}  # the one refused, the other before these are read
-    assert set(FLAGS) == {action.option_strings[0] for action in actions} - completed
+    assert {name: flag for name, flag in short.items() if name != "-sc" and flag not in refused} == arguments._LONG
+    read_before = {"--shell-completion"}
+    assert set(FLAGS) == {action.option_strings[0] for action in actions} - refused - read_before
 
 
 def test_nothing_is_read_from_elsewhere(tmp_path):

@@ -68,21 +68,6 @@ def test_outputs_lie_in_the_working_folder(places):
     assert (found.run_dir, found.output) == (str(places[0] / "runs/x"), str(places[0] / "report.json"))
 
 
-@pytest.mark.parametrize("output", ["rows.jsonl", "./cwd/../rows.jsonl", "link.jsonl"])
-def test_the_output_is_no_file_that_is_read(output, places):
-    (places[0] / "rows.jsonl").write_text("{}")
-    (places[0] / "cwd").mkdir()
-    (places[0] / "link.jsonl").symlink_to("rows.jsonl")
-    recipe = Recipe(conversation="rows.jsonl", output=output)
-    with pytest.raises(ConfigError, match=r"output=.*jsonl is a file that the command reads"):
-        absolute_paths(recipe, "score", places)
-    assert absolute_paths(recipe, "validate", places).output  # which reads no conversation
-    recipe = Recipe(output=output)
-    recipe.data.test = ["rows.jsonl"]
-    with pytest.raises(ConfigError, match="is a file that the command reads"):
-        absolute_paths(recipe, "evaluate", places)
-
-
 @pytest.mark.parametrize("odd", ["a" * 5000, "nul\0byte", "~nobody_of_this_name/x"])
 def test_a_name_that_no_file_can_have_is_an_ordinary_error(odd, places):
     recipe = Recipe(artifact=odd)
@@ -115,11 +100,3 @@ def test_a_slip_in_a_name_is_answered_with_the_name(places):
 def test_alora_brings_its_configs_and_recipes():
     assert (configs_folder() / "config.yaml").is_file()
     assert (recipes_folder() / "quickstart.yaml").is_file()
-
-
-def test_a_link_into_nowhere_is_named_as_one(places):
-    (places[0] / "bundle").symlink_to("battery/toy")
-    recipe = Recipe()
-    for recipe.artifact, said in (("bundle", "it is a link whose target is not there"), ("b" * 300, "looked for")):
-        with pytest.raises(ConfigError, match=f"artifact: there is no '{recipe.artifact}'; {said}"):
-            absolute_paths(recipe, "score", places)

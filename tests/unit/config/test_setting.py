@@ -70,7 +70,6 @@ def test_ranges(key):
         ("bench.prefixes", ([1],), ([], [0], [1, 1])),
         ("bench.serving.systems", (["base"],), ([], ["base", "base"])),
         ("fleet.figures", (["f1", "f1"],), ([],)),
-        ("data.label_map", ({"a": "b"},), ({"a\ud800": "b"}, {"a": "\ud800"})),
         ("base.device", ("auto", "cuda:11"), ("cuda:x", "mps")),
         ("run_dir", ("x",), ("",)),
     ],

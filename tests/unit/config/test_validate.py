@@ -22,20 +22,6 @@ def test_a_comparison_does_not_pass_over_the_engine_that_was_asked_for():
     assert "no effect" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "without", "verb"),
-    [
-        *(("json", True, verb, "doctor") for verb in ("new", "report", "label", "serve", "train")),
-        *(("output", "x", verb, "doctor") for verb in ("serve", "train", "compare")),
-        ("policies", ["red"], "plan", "score"),
-    ],
-)
-def test_what_a_verb_never_reads_is_refused(key, value, without, verb):
-    with pytest.raises(ConfigError, match=f"{key}= has no effect on {without}"):
-        check_recipe(recipe_with(key, value), without)
-    check_recipe(recipe_with(key, value), verb)
-
-
 def test_label_weights_are_of_alora_s_own_loss():
     recipe = recipe_with("training.class_weights", "balanced")
     recipe.policy.title, recipe.data.train, recipe.adapter.kind = "t", "rows.jsonl", "lora"
