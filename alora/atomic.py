@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alora.errors import RunError
-from alora.text import lone_surrogate
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -61,12 +60,7 @@ def sweep(folder: Path) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write ``value`` to ``path``; a reader sees the old file or the new one, never half of it.
-
-    Raises:
-        OSError: the folder cannot be written.
-        ValueError: ``value`` holds NaN or infinity, which JSON does not have.
-    """
+    """Write ``value``, which holds no NaN, to ``path``; a reader sees the old file or the new one, never half of it."""
     write_text(path, json_text(value) + "\n")
 
 
@@ -181,6 +175,5 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def json_text(value: Any) -> str:
-    """``value`` as indented JSON; lone surrogates are escaped, everything else stays readable."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    return text if lone_surrogate(text) is None else json.dumps(value, indent=2, allow_nan=False)
+    """``value`` as indented JSON; half of a surrogate pair is escaped, everything else stays readable."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode(errors="backslashreplace").decode()

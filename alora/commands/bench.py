@@ -3,8 +3,9 @@
 import tempfile
 from pathlib import Path
 
+from alora.atomic import write_text
 from alora.base.load import choose_device, choose_dtype
-from alora.commands.output import report_file, say, say_json, write_text
+from alora.commands.output import report_file, say, say_json
 from alora.config.schema import Recipe
 from alora.errors import BaseError, ConfigError
 from alora.lab.bench.bench_report import markdown
@@ -60,7 +61,7 @@ def _folder(recipe: Recipe) -> Path:
     """Where the results go; a folder that cannot be written to is refused before minutes are spent on them."""
     folder = Path(recipe.output or Path("runs") / f"bench_{recipe.bench.workload}").absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    report_file(folder / "bench.json", "bench")
+    report_file(folder / "bench.json")
     for name in ("bench.md", *PICTURES):
         file = folder / name
         if file.exists() and not (folder / "bench.json").exists():

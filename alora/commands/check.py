@@ -16,10 +16,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from alora.adapter.targets import trainable_modules
+from alora.atomic import write_json
 from alora.base.describe import load_tokenizer
 from alora.base.limits import longest_input, require_rank
 from alora.base.load import load_skeleton
-from alora.commands.output import report_file, say, say_json, table, write_json
+from alora.commands.output import report_file, say, say_json, table
 from alora.commands.show_rows import show_rows
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import Recipe
@@ -64,7 +65,7 @@ def run(recipe: Recipe) -> int:
     failed = bool(errors or (recipe.strict and check.findings))
     report = check.report() | {"ready": not failed}
     if recipe.output is not None:
-        write_json(report_file(recipe.output, "check"), report)
+        write_json(report_file(recipe.output), report)
     if recipe.json:
         say_json(report)
     else:

@@ -16,10 +16,11 @@ from typing import Any
 from huggingface_hub import constants
 from packaging.requirements import Requirement
 
+from alora.atomic import write_json
 from alora.base.cache import cache_root
 from alora.base.smollm2 import smollm2_folder
 from alora.client.plugin import WAITING, ask_plugin
-from alora.commands.output import report_file, say, say_json, table, write_json
+from alora.commands.output import report_file, say, say_json, table
 from alora.config.environment import describe_environment, package_version
 from alora.config.paths import DEFAULT_BASE
 from alora.config.schema import Recipe
@@ -52,7 +53,7 @@ def run(recipe: Recipe) -> int:
         findings += faults
     report = {**facts, "findings": [asdict(finding) for finding in findings]}
     if recipe.output is not None:
-        write_json(report_file(recipe.output, "doctor"), report)
+        write_json(report_file(recipe.output), report)
     if recipe.json:
         say_json(report)
     else:

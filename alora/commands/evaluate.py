@@ -10,12 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from alora.atomic import write_text
 from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
 from alora.bundle.artifact import Artifact, Kind, chosen, find_artifact, saved_run
 from alora.bundle.battery import require_one_base
 from alora.bundle.read import check_bases
 from alora.bundle.subject import Subject, open_subject
-from alora.commands.output import report_file, report_file_in, say, say_json, table, write_text
+from alora.commands.output import report_file, report_file_in, say, say_json, table
 from alora.commands.run_pages import say_doubts, write_page
 from alora.commands.run_rows import measured_settings, read_for, read_noted, rows_by_now, trained_rows
 from alora.config.describe import without_effect
@@ -58,7 +59,7 @@ def run(recipe: Recipe) -> int:
     """
     artifact = find_artifact(str(recipe.artifact))
     bare = [artifact.folder] if artifact.kind is Kind.ADAPTER else []  # keeps its evaluation next to its weights
-    file = report_file_in(recipe.output, EVALUATION, "evaluation", *bare)
+    file = report_file_in(recipe.output, EVALUATION, *bare)
     everyone = [open_subject(folder, artifact, recipe) for folder in artifact.members.values()]
     if artifact.bundles:
         require_one_base([subject.bundle for subject in everyone if subject.bundle])
@@ -68,7 +69,7 @@ def run(recipe: Recipe) -> int:
     rows, unread = read_noted(data.test, data, policies)
     pages = {name: file.with_suffix(f".{name}.html" if len(subjects) > 1 else ".html") for name in subjects}
     for path in {file.with_suffix(".parquet"), file.with_suffix(".html"), *pages.values()}:
-        report_file(path, "page")
+        report_file(path)
     left_out = LeftOut({name: error for name, error in unread.items() if name in subjects})
     left_out.require_some(subjects)
     for name, error in left_out.items():

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from alora.atomic import write_json
 from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import Artifact, chosen, find_artifact, is_chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
-from alora.commands.output import report_file_in, say, say_json, table, write_json
+from alora.commands.output import report_file_in, say, say_json, table
 from alora.commands.run_rows import known_of_run, measured_settings, note_leak, read_for, read_noted
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation
@@ -26,7 +27,7 @@ LEAST_CROSSFIRE = 0.5  # shown as a remark: one policy fires on at least half of
 
 def run(recipe: Recipe) -> int:
     """1 when a policy fell below its last version by more than ``fleet.tolerance``, is gone, or has rows that fail."""
-    file = report_file_in(recipe.output, "fleet.json", "fleet")
+    file = report_file_in(recipe.output, "fleet.json")
     artifact = find_artifact(str(recipe.artifact))
     everyone, base_settings = read_bundles([str(artifact.folder)], recipe.base, (), load_bundle)
     by_name = chosen({bundle.policy.id: bundle for bundle in everyone}, recipe.policies, artifact)

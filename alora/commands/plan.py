@@ -4,10 +4,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from alora.atomic import write_json
 from alora.base.config import read_config
 from alora.base.load import load_skeleton
 from alora.base.location import base_location
-from alora.commands.output import report_file, say, say_json, table, write_json
+from alora.commands.output import report_file, say, say_json, table
 from alora.config.schema import ALL_LINEAR, BaseSettings, Recipe
 from alora.errors import BaseError, ConfigError, first_line
 from alora.lab import capacity
@@ -22,7 +23,7 @@ _ITEM_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 def run(recipe: Recipe) -> int:
     """1 where no number of devices meets the latency target."""
     settings = recipe.plan
-    file = None if recipe.output is None else report_file(recipe.output, "plan")
+    file = None if recipe.output is None else report_file(recipe.output)
     name, shape = _shape(recipe.base, settings.shape)
     if ALL_LINEAR in recipe.adapter.targets:
         recipe = replace(recipe, adapter=replace(recipe.adapter, targets=list(shape.linears)))

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from alora.atomic import write_text
 from alora.batch.log_rows import conversations_at
 from alora.batch.verdict_report import EXCERPT, Summary, as_html, as_markdown, report
-from alora.commands.output import report_file, say, table, write_text
+from alora.commands.output import report_file, say, table
 from alora.config.schema import Recipe
 from alora.text import note
 
@@ -12,7 +13,7 @@ from alora.text import note
 def run(recipe: Recipe) -> int:
     """Write ``report.md`` and ``report.html`` into ``output=`` (the working folder)."""
     home = Path.cwd() if recipe.output is None else Path(recipe.output)
-    files = report_file(home / "report.md", "page"), report_file(home / "report.html", "page")
+    files = report_file(home / "report.md"), report_file(home / "report.html")
     summary = Summary(Path(str(recipe.logs.verdicts)), recipe.logs.examples)
     texts = {}
     if recipe.conversation is not None:

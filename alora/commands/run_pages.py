@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from alora.atomic import write_text
 from alora.bundle.read import Bundle
-from alora.commands.output import say, table, write_text
+from alora.commands.output import say, table
 from alora.config.environment import describe_environment
 from alora.config.schema import EvaluationSettings
 from alora.data.conversation import LabelledConversation

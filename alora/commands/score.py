@@ -12,11 +12,11 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from alora.atomic import write_pieces
+from alora.atomic import write_json, write_pieces
 from alora.batch.log_rows import Survey, changed, read_again, survey
 from alora.batch.shards import scorer_of
 from alora.bundle.artifact import NO_BUNDLE, find_artifact
-from alora.commands.output import report_file, say, say_json, table, write_json
+from alora.commands.output import report_file, say, say_json, table
 from alora.commands.run_rows import note_reading, settings_as_trained
 from alora.commands.score_logs import score_logs
 from alora.config.schema import DataSettings, Recipe
@@ -54,7 +54,7 @@ def run(recipe: Recipe) -> int:
             f"output={recipe.output} is for the verdicts on a log, and {source} is one conversation; give "
             "output=NAME.json, or the log as JSON lines, CSV, TSV or Parquet"
         )
-    output = recipe.output and report_file(recipe.output, "verdicts")
+    output = recipe.output and report_file(recipe.output)
     if not of_rows:
         notes = Counter[str]()
         conversation = read_conversation(source, recipe.data, notes)

@@ -12,8 +12,8 @@ import torch
 from tqdm.auto import tqdm
 
 from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter, save_adapter
+from alora.atomic import write_json
 from alora.base.load import LoadedBase
-from alora.commands.output import write_json
 from alora.config.schema import Recipe
 from alora.data.check import describe_positive
 from alora.data.conversation import Conversation, LabelledConversation

@@ -5,6 +5,7 @@ Of a battery, or a run of several policies, every bundle is certified: one that 
 
 from collections.abc import Mapping
 
+from alora.atomic import write_json
 from alora.base.load import LoadedBase
 from alora.base.location import base_location
 from alora.bundle.artifact import Artifact, chosen, find_artifact, members_by_policy
@@ -13,7 +14,7 @@ from alora.bundle.read import Bundle, check_bundles
 from alora.bundle.subject import Subject, open_subject
 from alora.client.certify import certify_in_vllm
 from alora.client.engine import require_unquantized
-from alora.commands.output import report_file, say, say_json, table, write_json
+from alora.commands.output import report_file, say, say_json, table
 from alora.commands.run_rows import settings_as_trained
 from alora.config.schema import Recipe
 from alora.data.labelled import read_labelled
@@ -35,7 +36,7 @@ def run(recipe: Recipe) -> int:
     artifact = find_artifact(str(recipe.artifact))
     folders = chosen(members_by_policy(artifact), recipe.policies, artifact, all_of=True)
     homes = () if artifact.several else (home for folder in folders.values() for home in (folder, home_of(folder)))
-    output = recipe.output and report_file(recipe.output, "certificate", *homes)
+    output = recipe.output and report_file(recipe.output, *homes)
     base: LoadedBase | None = None
 
     def certify_one(name: str) -> Certificate:

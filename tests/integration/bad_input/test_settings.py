@@ -59,18 +59,19 @@ SETTINGS = {
         files={"rows.json": "{}"},
     ),
     "a certificate over the weights' config": Case(
-        "validate artifact={place}/run output={place}/run/bundle/adapter_config.json", ["a record of the run"]
+        "validate artifact={place}/run output={place}/run/bundle/adapter_config.json", ["holds its own files alone"]
     ),
     "a certificate over the bundle's": Case(
-        "validate artifact={place}/run/bundle output={place}/run/bundle/identity.json", ["a record of the run"]
+        "validate artifact={place}/run/bundle output={place}/run/bundle/identity.json", ["holds its own files alone"]
     ),
     "a certificate over another adapter's": Case(
         "validate artifact={here}/bundle base.source={place}/base output={place}/run/policies/toy/identity.json",
-        ["a record of the run"],
+        ["holds its own files alone"],
         copied="run/bundle",
     ),
     "a certificate over the weights": Case(
-        "validate artifact={place}/run output={place}/run/bundle/adapter_model.safetensors", ["not a report of alora's"]
+        "validate artifact={place}/run output={place}/run/bundle/adapter_model.safetensors",
+        ["holds its own files alone"],
     ),
     "figures over a file in the working folder": Case(
         "evaluate artifact={place}/run",
@@ -106,9 +107,12 @@ SETTINGS = {
     "a report that cannot be written": Case(
         "evaluate artifact={place}/run output={place}/policy.yaml/report.json", ["policy.yaml", "choose a path"]
     ),
-    "a report over the run's own": Case("evaluate artifact={place}/run output={place}/run", ["is a record of the run"]),
+    "a report over the run's own": Case(
+        "evaluate artifact={place}/run output={place}/run", ["holds its own files alone"]
+    ),
     "verdicts over the run's own": Case(
-        "score artifact={place}/run {place}/talk.json output={place}/run/bundle/alora.json", ["is a record of the run"]
+        "score artifact={place}/run {place}/talk.json output={place}/run/bundle/alora.json",
+        ["holds its own files alone"],
     ),
     "verdicts that cannot be written": Case(
         "score artifact={place}/run {place}/talk.json output={place}/policy.yaml/v.json", ["policy.yaml", "choose a"]

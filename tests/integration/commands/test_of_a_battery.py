@@ -196,7 +196,7 @@ def test_evaluate_never_writes_over_a_runs_own_record(place, name, capsys, monke
     monkeypatch.chdir(place / "run")
     for where in ([f"output={place / name}"], []):
         assert main(["evaluate", at(place, "run"), "evaluation.bootstrap=0", *where]) == 2
-        assert "is a record of the run, bundle or adapter" in capsys.readouterr().err
+        assert "holds its own files alone" in capsys.readouterr().err
     assert (place / "run/policies/red/evaluation.json").read_bytes() == before
     assert not (place / "run/evaluation.json").exists()
 
