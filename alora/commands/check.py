@@ -21,7 +21,6 @@ from alora.base.describe import load_tokenizer
 from alora.base.limits import longest_input, require_rank
 from alora.base.load import load_skeleton
 from alora.commands.output import report_file, say, say_json, table
-from alora.commands.show_rows import show_rows
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import Recipe
 from alora.data.check import (
@@ -43,6 +42,7 @@ from alora.errors import AloraError, DataError, first_line
 from alora.policy import Policy, load_policies, note_unread_keys
 from alora.prompt.check import TokenLengths, check_prompts
 from alora.prompt.render import Renderer
+from alora.prompt.show import show_rows
 
 FAILED, STRICT = 2, 1
 SPLITS = ("train", "validation", "test")

@@ -9,9 +9,9 @@ import torch
 from alora.atomic import write_json, write_text
 from alora.base.limits import require_rank, require_room
 from alora.base.load import LoadedBase, load_base
+from alora.bundle.run_rows import leaks
 from alora.bundle.write import public_source
 from alora.commands.output import say, say_json, table
-from alora.commands.run_rows import leaks
 from alora.config.environment import describe_environment
 from alora.config.saved import save_recipe
 from alora.config.schema import Recipe

@@ -15,10 +15,9 @@ from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
 from alora.bundle.artifact import Artifact, Kind, chosen, find_artifact, saved_run
 from alora.bundle.battery import require_one_base
 from alora.bundle.read import check_bases
+from alora.bundle.run_rows import measured_settings, read_for, read_noted, rows_by_now, trained_rows
 from alora.bundle.subject import Subject, open_subject
 from alora.commands.output import report_file, report_file_in, say, say_json, table
-from alora.commands.run_pages import say_doubts, write_page
-from alora.commands.run_rows import measured_settings, read_for, read_noted, rows_by_now, trained_rows
 from alora.config.describe import without_effect
 from alora.config.schema import DataSettings, EvaluationSettings, Recipe
 from alora.data.conversation import LabelledConversation
@@ -28,6 +27,7 @@ from alora.errors import AloraError, ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words, out_of_fold_words
 from alora.evaluation.baselines import calibrated, with_leads
 from alora.evaluation.calibration import refit_settings
+from alora.evaluation.pages import note_doubts, write_page
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import render_overview
@@ -86,7 +86,7 @@ def run(recipe: Recipe) -> int:
         say_json([evaluation.as_dict() for evaluation in evaluations])
     else:
         _show(evaluations, file)
-    say_doubts(evaluations, recipe.strict)
+    note_doubts(evaluations, recipe.strict)
     return int(bool(left_out))
 
 

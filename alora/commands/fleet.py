@@ -10,8 +10,8 @@ from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.artifact import Artifact, chosen, find_artifact, is_chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
+from alora.bundle.run_rows import known_of_run, measured_settings, note_leak, read_for, read_noted
 from alora.commands.output import report_file_in, say, say_json, table
-from alora.commands.run_rows import known_of_run, measured_settings, note_leak, read_for, read_noted
 from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import named

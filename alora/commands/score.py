@@ -16,8 +16,8 @@ from alora.atomic import write_json, write_pieces
 from alora.batch.log_rows import Survey, changed, read_again, survey
 from alora.batch.shards import scorer_of
 from alora.bundle.artifact import NO_BUNDLE, find_artifact
+from alora.bundle.run_rows import note_reading, settings_as_trained
 from alora.commands.output import report_file, say, say_json, table
-from alora.commands.run_rows import note_reading, settings_as_trained
 from alora.commands.score_logs import score_logs
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, holds_rows, read_conversation, stream_conversations

@@ -16,8 +16,8 @@ from alora.batch.shards import Shards, by_guard, guard_scorer
 from alora.batch.verdict_folder import VerdictFolder
 from alora.bundle.artifact import named_artifacts, open_artifact
 from alora.bundle.light import read_bundle
+from alora.bundle.run_rows import note_reading
 from alora.commands.output import table
-from alora.commands.run_rows import note_reading
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency, first_line

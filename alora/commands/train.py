@@ -21,12 +21,11 @@ from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import CardRecord
 from alora.bundle.read import Bundle, load_bundle
+from alora.bundle.run_rows import note_leak
 from alora.bundle.write import BundleContents, write_bundle
 from alora.commands.generate import generated
 from alora.commands.output import say
-from alora.commands.run_pages import say_doubts, show_results, write_judgement, write_run_overview
-from alora.commands.run_rows import note_leak
-from alora.commands.training_run import TrainingRun, out_of_fold, read_back, share_training, train_adapters
+from alora.commands.train_results import show_results
 from alora.config.environment import describe_environment
 from alora.config.paths import GENERATE
 from alora.config.saved import save_recipe
@@ -37,6 +36,8 @@ from alora.data.probes import probe_conversations
 from alora.data.splits import data_settings, known_rows, read_splits
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.baselines import compare_with_baselines
+from alora.evaluation.pages import note_doubts, write_judgement, write_run_overview
+from alora.evaluation.predict import Predictions, out_of_fold_predictions
 from alora.evaluation.records import Evaluation
 from alora.evaluation.tables import read_evaluations, require_labels
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
@@ -46,10 +47,11 @@ from alora.prompt.render import Prompt
 from alora.text import note
 from alora.training.layout import POLICIES, TRAINING, link_only
 from alora.training.processes import join_processes
-from alora.training.record import read_training
+from alora.training.record import read_out_of_fold, read_training
 from alora.training.run_folder import RunFolder, holds_finished
 from alora.training.sharding import open_base, whole
 from alora.training.tracking import require_tracking, start_tracking
+from alora.training.training_run import TrainingRun, read_back, share_training, train_adapters
 from alora.verdict import OperatingPoint
 
 
@@ -89,7 +91,7 @@ def run(recipe: Recipe) -> int:
         _push(this, bundles)
         show_results(this, evaluations, certificates, bundles)
     say(f"done in {time.monotonic() - started:.0f} s")
-    say_doubts([item for policy in this.going for item in evaluations[policy.id]], recipe.strict)
+    note_doubts([item for policy in this.going for item in evaluations[policy.id]], recipe.strict)
     return 1 if this.left_out else 0
 
 
@@ -166,7 +168,7 @@ def _evaluate(this: TrainingRun) -> dict[str, list[Evaluation]]:
             this.going,
             adapters,
             this.splits,
-            {policy.id: known for policy in this.going if (known := out_of_fold(this, policy)) is not None},
+            {policy.id: known for policy in this.going if (known := _out_of_fold(this, policy)) is not None},
             this.recipe.evaluation,
             this.recipe.training.seed,
         )
@@ -175,6 +177,15 @@ def _evaluate(this: TrainingRun) -> dict[str, list[Evaluation]]:
             if policy.id in found:
                 write_judgement(this, policy, found[policy.id])
     return this.each(partial(_figures, this))
+
+
+def _out_of_fold(this: TrainingRun, policy: Policy) -> Predictions | None:
+    """What the folds of a policy answered to the rows that they did not learn from; None where it has no folds."""
+    if policy.id not in this.splits.folded:
+        return None
+    rows = this.splits.calibration(policy.id)
+    answers = read_back(this.folder.paths(policy.id).training, read_out_of_fold)
+    return out_of_fold_predictions(policy, rows, answers)
 
 
 def _figures(this: TrainingRun, policy: Policy) -> list[Evaluation]:

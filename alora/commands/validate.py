@@ -11,11 +11,11 @@ from alora.base.location import base_location
 from alora.bundle.artifact import Artifact, chosen, find_artifact, members_by_policy
 from alora.bundle.move import add_vllm_certificate
 from alora.bundle.read import Bundle, check_bundles
+from alora.bundle.run_rows import settings_as_trained
 from alora.bundle.subject import Subject, open_subject
 from alora.client.certify import certify_in_vllm
 from alora.client.engine import require_unquantized
 from alora.commands.output import report_file, say, say_json, table
-from alora.commands.run_rows import settings_as_trained
 from alora.config.schema import Recipe
 from alora.data.labelled import read_labelled
 from alora.data.splits import source_of

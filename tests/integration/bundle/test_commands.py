@@ -17,7 +17,7 @@ from alora.bundle.battery import write_battery
 from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
-from alora.commands.run_pages import say_fitted_again
+from alora.commands.train_results import say_fitted_again
 from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, Recipe
 from alora.data.splits import read_splits

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from alora.commands import run_rows
+from alora.bundle import run_rows
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.findings import Findings

@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score, f1_score, precision_recall_fscore_support
 
-from alora.commands.run_pages import write_page
 from alora.config.schema import EvaluationSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.evaluation import report as page_module
 from alora.evaluation.calibration import all_probabilities, choose_threshold, fit_rules, verdicts
+from alora.evaluation.pages import write_page
 from alora.evaluation.predict import Predictions
 from alora.evaluation.report import EXCERPT, SHOWN, Page, render_overview, render_page
 from alora.evaluation.scored import Judged, Scored, write_predictions

@@ -1,20 +1,23 @@
 """``alora check show=3``: rows as the base reads them, token by token, with the place where the adapter starts."""
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerBase
-
-from alora.commands.output import say
 from alora.config.schema import Recipe
 from alora.data.check import Rows
 from alora.data.conversation import LabelledConversation
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from alora.text import printable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ENDS = 120  # tokens shown of each end of a long prefix
 TAKEN = 40  # tokens shown of what truncation took
@@ -36,7 +39,8 @@ def show_rows(
         prefix, suffix = renderer.prefix(row.conversation), renderer.suffix(policy)
         label = row.labels[policy.id]
         invocation = len(suffix.invocation_ids)
-        say(f"{row.where}: {policy.id} is {label!r}; the adapter starts at index {len(prefix.token_ids)}")
+        where = f"{row.where}: {policy.id} is {label!r}; the adapter starts at index {len(prefix.token_ids)}"
+        sys.stdout.write(f"{printable(where)}\n")
         texts = _texts(tokenizer, prefix.token_ids)
         more = len(texts) - 2 * ENDS
         shown = [*texts[:ENDS], f"[{more} tokens not shown]", *texts[-ENDS:]] if more > 0 else texts
@@ -49,7 +53,7 @@ def show_rows(
         _paint("rest of the suffix", _texts(tokenizer, suffix.token_ids[invocation:]), SUFFIX, colour)
         answer = suffix.label_token_ids[policy.label_index(label)]
         _paint(f"label token, id {answer}", _texts(tokenizer, [answer]), LABEL, colour)
-        say()
+        sys.stdout.write("\n")
 
 
 def _chosen(

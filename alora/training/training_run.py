@@ -19,14 +19,13 @@ from alora.data.check import describe_positive
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
-from alora.evaluation.predict import Predictions, out_of_fold_predictions
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from alora.text import note
 from alora.training.examples import Example, examples
 from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
-from alora.training.record import TrainingRecord, read_out_of_fold, read_training, require_trained
+from alora.training.record import TrainingRecord, read_training, require_trained
 from alora.training.run_folder import RunFolder, remove_checkpoints
 from alora.training.schedule import loss_curves, unfinished
 from alora.training.tracking import Tracking
@@ -129,15 +128,6 @@ def _require_adapter(this: TrainingRun, policy: Policy) -> None:
     if not paths.adapter.exists():
         raise TrainingError(read_back(paths.training, read_training).standing.dropped or "it has no adapter")
     require_trained(paths.training, policy.id, load_adapter(paths.adapter).digest)
-
-
-def out_of_fold(this: TrainingRun, policy: Policy) -> Predictions | None:
-    """What the folds of a policy answered to the rows that they did not learn from; None where it has no folds."""
-    if policy.id not in this.splits.folded:
-        return None
-    rows = this.splits.calibration(policy.id)
-    answers = read_back(this.folder.paths(policy.id).training, read_out_of_fold)
-    return out_of_fold_predictions(policy, rows, answers)
 
 
 def train_together(this: TrainingRun, policies: Sequence[Policy], **options: Any) -> Fitted:
