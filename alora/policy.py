@@ -21,7 +21,6 @@ LISTS = ("policies", "multilabel_policies")
 LONGEST_ID = 128  # letters; a file name has room for it and an ending
 _ID = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{LONGEST_ID - 1}}}")
 _REMEDY = "give a YAML file with id, title and rule"
-_ROWS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -160,8 +159,6 @@ def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Poli
         wanted: their ids, or ``*`` for all; problems of other policies are ignored.
     """
     path = Path(path)
-    if path.suffix.lower() in _ROWS:
-        raise PolicyError(f"{path} holds rows, by its name, and no policy: give it as data.train; {_REMEDY}")
     policies: dict[str, Policy] = {}
     problems: list[str] = []
     others: list[str] = []  # of policies that are not wanted

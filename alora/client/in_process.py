@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Self, overload
@@ -20,7 +20,7 @@ from alora.data.files import kind
 from alora.errors import AdapterError, AloraError, ConfigError, DataError
 from alora.evaluation.predict import answers
 from alora.prefix.scorer import Scorer
-from alora.prompt.render import Question, Renderer
+from alora.prompt.render import Question
 from alora.verdict import Verdicts, make_verdict
 
 Messages = Conversation | LabelledConversation | Sequence[Mapping[str, Any]] | Mapping[str, Any]
@@ -38,12 +38,9 @@ class Battery:
             raise ConfigError(f"scorer is {scorer!r}; give packed or vllm")
         base = load_base(settings)
         check_bases(bundles, base)
-        renderer, model = bundles[0].renderer(base), base.model
-        self._policies = _Policies(
-            bundles, renderer, lambda asked: require_room_for(model, asked.prefix, asked.suffixes)
-        )
-        self.policies, self._computing, self._closed = self._policies.ids, Lock(), False
-        self._process = os.getpid()
+        self._bundles, self._renderer, self._model = bundles, bundles[0].renderer(base), base.model
+        self.policies = tuple(bundle.policy.id for bundle in bundles)
+        self._computing, self._closed, self._process = Lock(), False, os.getpid()
         if scorer != "vllm":
             self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
             self._answers, self._release = self._scorer.score_rows, self._scorer.close
@@ -76,7 +73,8 @@ class Battery:
         Raises:
             DataError, RenderError, ConfigError: as :meth:`score` does; the message names the row (``row 17: ...``).
         """
-        _require_known(errors)
+        if errors not in ("raise", "return"):
+            raise ConfigError(f"errors is {errors!r}; give raise or return")
         return self._each(((f"row {number}", row) for number, row in enumerate(rows, 1)), errors)
 
     def _each(self, rows: Iterable[tuple[str, Messages]], errors: str = "raise") -> Iterator[Any]:
@@ -85,7 +83,7 @@ class Battery:
         def ask() -> Iterator[Question]:
             for where, row in rows:
                 try:
-                    name, questions = self._policies.questions(row, where)
+                    name, questions = self._questions(row, where)
                 except AloraError as error:
                     if errors == "raise":
                         raise
@@ -109,12 +107,34 @@ class Battery:
             while isinstance(name := names.popleft(), AloraError):
                 yield name
             try:
-                yield self._policies.verdicts(name, windows, logits_PL)
+                yield self._verdicts(name, windows, logits_PL)
             except AdapterError as error:  # the adapter overflowed on it
                 if errors == "raise":
                     raise
                 yield error
         yield from names
+
+    def _questions(self, messages: Messages, where: str) -> tuple[str, list[Question]]:
+        """The conversation's id, and one question per window to every policy; ``where``, if not empty, opens error
+        messages."""
+        where = messages.where if isinstance(messages, LabelledConversation) else where
+        conversation = _conversation_in(messages, where or "the conversation")
+        try:
+            questions = self._renderer.questions(conversation, [bundle.suffix for bundle in self._bundles])
+            for question in questions:
+                require_room_for(self._model, question.prefix, question.suffixes)
+        except AloraError as error:
+            raise type(error)(f"{where}: {error}" if where else str(error)) from error
+        return conversation.id, questions
+
+    def _verdicts(self, name: str, windows: Sequence[Question], logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
+        verdicts = [
+            make_verdict(bundle.policy, list(map(float, logits_L)), bundle.calibration, bundle.manifest.adapter_digest)
+            for bundle, logits_L in zip(self._bundles, logits_PL, strict=True)
+        ]
+        lost = [window.prefix.truncation for window in windows]
+        tokens = sum(len(window.prefix.token_ids) for window in windows)
+        return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(windows))
 
     def close(self) -> None:
         """Free the base, once nobody computes; what is asked afterwards is refused."""
@@ -144,59 +164,13 @@ def load(
         base: the base's folder or hub id; needed only where it was a local folder that has moved.
         scorer: what computes: alora's packed forward, or vLLM in this process.
         policies: of a battery, the ids to load; empty: all.
-
-    Raises:
-        AloraError: with what was found, where, and what to do.
     """
     return Battery(*open_artifact(artifact, base, policies, load_bundle), scorer)
 
 
-class _Policies:
-    """Bundles on one base: makes questions to all of them, which ``check`` may refuse, and verdicts of their logits."""
-
-    def __init__(self, bundles: Sequence[Bundle], renderer: Renderer, check: Callable[[Question], object]) -> None:
-        self.bundles, self._renderer, self._check = bundles, renderer, check
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The ids of its policies, in the order of their verdicts."""
-        return tuple(bundle.policy.id for bundle in self.bundles)
-
-    def questions(self, messages: Messages, where: str) -> tuple[str, list[Question]]:
-        """The conversation's id, and one question per window to every policy; ``where``, if not
-        empty, opens error messages."""
-        where = messages.where if isinstance(messages, LabelledConversation) else where
-        conversation = _conversation_in(messages, where or "the conversation")
-        suffixes = [bundle.suffix for bundle in self.bundles]
-        try:
-            questions = self._renderer.questions(conversation, suffixes)
-            for question in questions:
-                self._check(question)
-        except AloraError as error:
-            raise type(error)(f"{where}: {error}" if where else str(error)) from error
-        return conversation.id, questions
-
-    def verdicts(self, name: str, windows: Sequence[Question], logits_PL: Iterable[Iterable[Any]]) -> Verdicts:
-        """The verdicts from each policy's label logits."""
-        pairs = zip(self.bundles, logits_PL, strict=True)
-        verdicts = [
-            make_verdict(bundle.policy, list(map(float, logits_L)), bundle.calibration, bundle.manifest.adapter_digest)
-            for bundle, logits_L in pairs
-        ]
-        tokens, lost = (
-            sum(len(window.prefix.token_ids) for window in windows),
-            [window.prefix.truncation for window in windows],
-        )
-        return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(windows))
-
-
 def _conversation_in(messages: Messages, where: str) -> Conversation:
     """The conversation that a caller means by ``messages``; ``where`` names it in errors. A warning says which turns of
-    a dictionary are not read, or read from another key than ``messages``.
-
-    Raises:
-        DataError: it is none.
-    """
+    a dictionary are not read, or read from another key than ``messages``."""
     if isinstance(messages, LabelledConversation):
         return messages.conversation
     if isinstance(messages, Conversation):
@@ -209,9 +183,3 @@ def _conversation_in(messages: Messages, where: str) -> Conversation:
         text = f"{'; '.join(said)}; give a list of messages, with every turn in it"
         warnings.warn(text, stacklevel=3)  # no row's number, so that a warning of many rows is shown once
     return conversation
-
-
-def _require_known(errors: str) -> None:
-    """ConfigError for an ``errors`` that ``score_many`` does not know."""
-    if errors not in ("raise", "return"):
-        raise ConfigError(f"errors is {errors!r}; give raise or return")

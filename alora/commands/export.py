@@ -55,11 +55,7 @@ def _whole_bundle(artifact: Artifact) -> Path | None:
 
 
 def _copied(recipe: Recipe, artifact: Artifact, folder: Path) -> Bundle:
-    """A bundle is complete: it is checked, and copied where ``output`` says.
-
-    Raises:
-        ConfigError: the command line spells out what a copy would not follow, or does not say where it goes.
-    """
+    """A bundle is complete: it is checked, and copied where ``output`` says."""
     own = read_manifest(folder)
     require_own(recipe, artifact, folder, own.prompt, own.template_kwargs, own.policy)
     card = {"license": own.card.license, "languages": list(own.card.languages)}
@@ -128,11 +124,7 @@ def _certificate(home: Path, subject: Subject, base: str | None) -> Certificate 
 
 
 def _evaluations(home: Path, subject: Subject) -> list[Evaluation]:
-    """What ``evaluation.json`` says of this adapter, its own figures first; nothing when there is none.
-
-    Raises:
-        RunError: it is another adapter's.
-    """
+    """What ``evaluation.json`` says of this adapter, its own figures first; nothing when there is none."""
     file, digest = home / EVALUATION, subject.weights.digest
     if not file.is_file():
         return []

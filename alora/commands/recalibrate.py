@@ -121,11 +121,7 @@ def _validation_rows(
 
 
 def _held_out(recipe: Recipe, artifact: Artifact, source: Source) -> tuple[list[LabelledConversation], LeftOut]:
-    """What the artifact's run held out of its training rows, and the policies whose rows cannot be read.
-
-    Raises:
-        ConfigError: the command names other rows, or another way to read them; or they are not there any more.
-    """
+    """What the artifact's run held out of its training rows, and the policies whose rows cannot be read."""
     remedy = "give rows that it did not train on as data.validation=FILE.jsonl"
     run = saved_run(artifact)
     if run is not None and source != run.data.train:
@@ -146,12 +142,7 @@ def _held_out(recipe: Recipe, artifact: Artifact, source: Source) -> tuple[list[
 def _out_of_fold(
     recipe: Recipe, artifact: Artifact, bundle: Bundle, base: LoadedBase, rows: Sequence[LabelledConversation]
 ) -> Predictions:
-    """What the run's folds answered to ``rows``, from which the adapter itself has learnt.
-
-    Raises:
-        ConfigError: the folds answered on another base, in another precision or by another scorer.
-        RunError: the record of the training is damaged, or not of this adapter.
-    """
+    """What the run's folds answered to ``rows``, from which the adapter itself has learnt."""
     run, asked = saved_run(artifact), (recipe.scorer, base.dtype)
     if run is None or artifact.run is None or is_move(bundle, base) or asked != ("packed", bundle.manifest.base.dtype):
         raise ConfigError(

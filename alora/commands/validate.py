@@ -68,12 +68,7 @@ def run(recipe: Recipe) -> int:
 
 
 def _certify(recipe: Recipe, artifact: Artifact, subject: Subject, base: LoadedBase) -> Certificate:
-    """The certificate of one adapter on the loaded base, by the scorer that the recipe names.
-
-    Raises:
-        BundleError: it belongs to another base.
-        CheckFailed: it does not answer its golden rows as it did.
-    """
+    """The certificate of one adapter on the loaded base, by the scorer that the recipe names."""
     if subject.bundle is not None:
         check_bundles([subject.bundle], base, rows=None)
     prompts = _prompts(recipe, artifact, subject, base)
@@ -98,11 +93,7 @@ def _keep(bundle: Bundle, certificate: Certificate) -> None:
 
 
 def _prompts(recipe: Recipe, artifact: Artifact, subject: Subject, base: LoadedBase) -> list[Prompt]:
-    """``identity.conversations`` prompts: rows of ``data.test`` where it is given, else conversations of alora's own.
-
-    Raises:
-        ConfigError: ``data.test`` is given, but no policy that its labels belong to.
-    """
+    """``identity.conversations`` prompts: rows of ``data.test``, or else conversations of alora's own."""
     count = recipe.identity.conversations
     if recipe.data.test is None:
         conversations = identity_probes(count)

@@ -34,11 +34,7 @@ def absolute_paths(recipe: Recipe, verb: str, roots: Sequence[Path]) -> Recipe:
     """A copy of ``recipe`` in which every path is absolute.
 
     An input is looked up as given, then in each of ``roots`` (the working folder first); what ``verb`` writes lies in
-    the first root. ``hub:...``, ``-`` and hub ids of bases stay as they are.
-
-    Raises:
-        ConfigError: an input that ``verb`` reads is nowhere, all of them at once, with the folders tried.
-    """
+    the first root. ``hub:...``, ``-`` and hub ids of bases stay as they are."""
     result = copy.deepcopy(recipe)
     problems: list[str] = []
     for key, _, limits in settings_of(Recipe):

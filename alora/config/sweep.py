@@ -64,11 +64,7 @@ def run_sweep(
     Args:
         run: one job.
         report: prints an error and says its exit code.
-        note: receives a line on each job.
-
-    Raises:
-        ConfigError: the command line does not describe jobs.
-    """
+        note: receives a line on each job."""
     arguments = read_arguments(verb, argv, Path.cwd())
     if arguments.shows:
         raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")
@@ -115,11 +111,7 @@ def _records(folder: Path, expected: Sequence[str]) -> list[JobRecord]:
 def _plan(
     arguments: Arguments, shared: Sequence[str], varied: Sequence[Override], note: Callable[[str], None]
 ) -> tuple[list[str], str]:
-    """What tells the jobs apart, and what their run folders lie below; all recipes are checked.
-
-    Raises:
-        ConfigError: they cannot run, or would write to one place.
-    """
+    """What tells the jobs apart, and what their run folders lie below; all recipes are checked."""
     if arguments.sets("hydra/sweeper"):  # which decides as it goes
         return [], below_the_run([])
     jobs = list(itertools.product(*map(_values, varied)))

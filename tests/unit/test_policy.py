@@ -91,9 +91,6 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"id: caf\xe9\n")
     with pytest.raises(PolicyError, match="not UTF-8 text"):
         read_policies(tmp_path / "latin.yaml")
-    (tmp_path / "rows.csv").write_text("prompt,label\nhi,ok\n")
-    with pytest.raises(PolicyError, match=r"rows.csv holds rows, by its name, and no policy: give it as data.train"):
-        read_policies(tmp_path / "rows.csv")
 
 
 def test_a_recipe_picks_one_policy(tmp_path):
