@@ -195,8 +195,6 @@ def _surroundings(error: BaseException) -> str | None:
         return f"a name that no file can have ({text[:200]}); give another"
     if any(sign in text for sign in _DISK_SIGNS):
         return f"a file could not be written ({text[:200]}); free the space and run the same command again"
-    if "can't start new thread" in text or "Thread creation failed" in text:
-        return f"no more threads ({text[:200]}); lower training.threads, or the limit of processes (ulimit -u) is low"
     if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text:
         found = f" ({text[:200]})" if text else ""
         return (

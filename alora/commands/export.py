@@ -18,6 +18,7 @@ from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.records import Evaluation
 from alora.evaluation.tables import read_evaluations, require_labels
 from alora.identity.certificate import Certificate, read_certificate
+from alora.text import note
 from alora.training.layout import BATTERY, EVALUATION, IDENTITY, TRAINING, home_of
 from alora.training.record import read_training
 from alora.verdict import OperatingPoint
@@ -58,15 +59,8 @@ def _copied(recipe: Recipe, artifact: Artifact, folder: Path) -> Bundle:
     """A bundle is complete: it is checked, and copied where ``output`` says."""
     own = read_manifest(folder)
     require_own(recipe, artifact, folder, own.prompt, own.template_kwargs, own.policy)
-    card = {"license": own.card.license, "languages": list(own.card.languages)}
-    if other := [
-        f"export.{name}"
-        for name, value in card.items()
-        if f"export.{name}" in recipe.said and getattr(recipe.export, name) != value
-    ]:
-        raise ConfigError(
-            f"{', '.join(other)}: {folder} is a bundle already, and its card is copied as it is; leave that out"
-        )
+    if other := sorted(recipe.said & {"export.license", "export.languages"}):
+        note(f"{', '.join(other)}: without effect, since {folder} is a bundle already, whose card is copied as it is")
     if recipe.output is not None:
         return copy_bundle(folder, recipe.output)
     if recipe.export.push_to is None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from alora.atomic import write_json
-from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
+from alora.bundle.answered import answers_of
 from alora.bundle.artifact import Artifact, chosen, find_artifact, is_chosen, read_bundles
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.bundle.run_rows import known_of_run, measured_settings, note_leak, read_for, read_noted
@@ -17,9 +17,7 @@ from alora.data.conversation import LabelledConversation
 from alora.data.sources import named
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.battery_report import FleetReport, Member, PolicyChange, report
-from alora.evaluation.predict import predict
 from alora.evaluation.tables import HEADINGS, table_rows
-from alora.prefix.scorer import Scorer
 from alora.text import note
 
 LEAST_CROSSFIRE = 0.5  # shown as a remark: one policy fires on at least half of another's positives
@@ -77,13 +75,9 @@ def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[Labelle
     if not bundles:  # of the last battery, none of the chosen policies
         return []
     check_bases(bundles, base)
-    renderer, suffixes = bundles[0].renderer(base), [bundle.suffix for bundle in bundles]
-    policies = [bundle.policy for bundle in bundles]
     # A row is asked about by the policies that it is labelled for: here by all, whatever its labels.
-    asked = [replace(row, labels={policy.id: policy.positive for policy in policies}) for row in rows]
-    require_room(base.model, renderer, asked, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
-    with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
-        answers = predict(scorer, renderer, policies, suffixes, asked, "scoring")
+    every = {bundle.policy.id: bundle.policy.positive for bundle in bundles}
+    answers = answers_of(bundles, base, [replace(row, labels=every) for row in rows])
     return [
         Member(bundle.policy, bundle.manifest.operating_point, bundle.weights.digest, answered.logits_NL)
         for bundle, answered in zip(bundles, answers, strict=True)

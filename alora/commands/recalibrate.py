@@ -10,27 +10,32 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.base.location import base_location
+from alora.bundle.answered import answers_of
 from alora.bundle.artifact import Artifact, chosen, find_artifact, read_bundles, saved_run
 from alora.bundle.battery import require_all_listed, write_battery
 from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
 from alora.bundle.read import Bundle, check_bundles, load_bundle
-from alora.bundle.run_rows import known_of_run, note_leak, read_for, read_noted, settings_as_trained, trained_rows
+from alora.bundle.run_rows import (
+    known_of_run,
+    note_leak,
+    read_for,
+    read_noted,
+    settings_as_trained,
+    trained_rows,
+)
 from alora.bundle.write import require_replaceable
 from alora.client.engine import Engine
 from alora.commands.output import say, say_json, table
-from alora.config.describe import value_at
 from alora.config.schema import BaseSettings, Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import Source, each, named
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.calibration import fit_operating_point, positive_probability, refit_settings
-from alora.evaluation.predict import Predictions, out_of_fold_predictions, predict
+from alora.evaluation.predict import Predictions, out_of_fold_predictions
 from alora.evaluation.tables import describe_operating_point
-from alora.prefix.scorer import Scorer
 from alora.training.layout import POLICIES, TRAINING
 from alora.training.record import read_out_of_fold, require_trained
 from alora.verdict import OperatingPoint
@@ -128,10 +133,6 @@ def _held_out(recipe: Recipe, artifact: Artifact, source: Source) -> tuple[list[
         raise ConfigError(
             f"data.train={named(source)} is not what the run in {artifact.run} held rows out of; {remedy}"
         )
-    mine, of_run = asdict(recipe), asdict(run) if run is not None else {}
-    keys = [key for key in sorted(recipe.said) if key.startswith("data.") and key != "data.test"]
-    if other := [key for key in keys if value_at(mine, key) != value_at(of_run, key)]:
-        raise ConfigError(f"{', '.join(other)}: rows that the run held out are read as it read them; {remedy}")
     try:
         train, held, unread = trained_rows(artifact)
     except ConfigError as error:
@@ -165,16 +166,8 @@ def _refit(
     folded = {name for row in rows for name in row.folds}
     of_folds = [row for row in rows if row.folds]
     rows = [row for row in rows if not row.folds]
-    policies, suffixes = [bundle.policy for bundle in bundles], [bundle.suffix for bundle in bundles]
-    renderer = bundles[0].renderer(base)
-    require_room(base.model, renderer, rows, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
-    if recipe.scorer == "vllm":
-        engine = Engine.of(bundles, base, base_location(settings))
-        answers = predict(engine, renderer, policies, suffixes, rows)
-    else:
-        with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
-            answers = predict(scorer, renderer, policies, suffixes, rows)
-    found = []
+    engine = Engine.of(bundles, base, base_location(settings)) if recipe.scorer == "vllm" else None
+    answers, found = answers_of(bundles, base, rows, engine), []
     for bundle, predictions in zip(bundles, answers, strict=True):
         if (name := bundle.policy.id) in folded:
             own = [row for row in of_folds if name in row.folds]

@@ -45,14 +45,10 @@ def run(recipe: Recipe) -> int:
         note(remark)
     if of_rows and recipe.output not in (None, "", "-") and _is_job(Path(recipe.output)):
         return score_logs(recipe, source, Path(recipe.output))
-    if recipe.cluster is not None:
+    if recipe.cluster is not None or (recipe.output and Path(recipe.output).suffix.lower() in PARQUET_SUFFIXES):
         raise ConfigError(
-            f"cluster={recipe.cluster} scores a log into Parquet; add output=FILE.parquet, and rows as data="
-        )
-    if not of_rows and recipe.output and Path(recipe.output).suffix.lower() in PARQUET_SUFFIXES:
-        raise ConfigError(
-            f"output={recipe.output} is for the verdicts on a log, and {source} is one conversation; give "
-            "output=NAME.json, or the log as JSON lines, CSV, TSV or Parquet"
+            "cluster=ray and output=NAME.parquet are for the verdicts on a log; give both, and the log as data=FILE of "
+            "JSON lines, CSV, TSV or Parquet"
         )
     output = recipe.output and report_file(recipe.output)
     if not of_rows:

@@ -28,13 +28,9 @@ def _require_port(settings: ServingSettings) -> None:
     """Refuse now what the server would find only after it has loaded the base."""
     if any(re.match(r"--(host|port|uds)\b", word) for word in settings.arguments):  # vLLM's own win
         return
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers: a port just left is free
-            probe.bind(address)
+        socket.create_server((settings.host, settings.port), family=family).close()
     except (OSError, ValueError) as error:  # ValueError: no name that could be looked up
         why = error.strerror if isinstance(error, OSError) else error
         address = f"serving.host={settings.host[:80]} serving.port={settings.port}"

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from alora.errors import ConfigError
 
@@ -66,20 +65,7 @@ def open_to_all(host: str, has_key: bool) -> str | None:
 
 
 def in_the_clear(url: str) -> str | None:
-    """A remark on a URL that sends text, and a key, unencrypted over a network; None where it does not.
-
-    Also to this machine it does so where the environment names a proxy: the proxy gets all of it.
-    """
-    parts = urlsplit(url)
-    if parts.scheme != "http":
+    """A remark on a URL that sends text, and a key, unencrypted over a network; None where it does not."""
+    if urlsplit(url).scheme != "http" or not is_far(urlsplit(url).hostname):
         return None
-    proxies = {} if proxy_bypass(parts.hostname or "") else getproxies()
-    proxy = proxies.get("http", proxies.get("all"))
-    if proxy is not None and is_far(urlsplit(proxy if "://" in proxy else f"//{proxy}").hostname):
-        way = f"goes unencrypted through the proxy {redacted(proxy)}"
-        remedy = f"use https://, or put {parts.hostname} into NO_PROXY"
-    elif is_far(parts.hostname):
-        way, remedy = "is not encrypted", "use https://"
-    else:
-        return None
-    return f"{redacted(url)} {way}: whoever is between reads the conversations and the key; {remedy}"
+    return f"{redacted(url)} is not encrypted: whoever is between reads the conversations and the key; use https://"

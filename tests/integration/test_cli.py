@@ -231,7 +231,6 @@ def test_through_a_real_process(tmp_path):
         (OSError(errno.EACCES, "Permission denied", "x"), "choose a path", "free the space"),
         (OSError(errno.ENOSPC, "No space left on device", "x"), "free the space", "choose"),
         (MemoryError(), "out of memory; lower", "()"),
-        (RuntimeError("can't start new thread"), "lower training.threads", "internal error"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )

@@ -42,7 +42,7 @@ def test_a_port_that_is_taken_is_named_before_the_base_is_loaded(taken, scorer):
 
 @pytest.mark.parametrize(
     ("host", "said"),
-    [("192.0.2.1", "192.0.2.1 .*: Cannot assign requested address"), ("a" * 300, "a{80} serving.port=8000: .*label")],
+    [("192.0.2.1", "192.0.2.1 .*: Cannot assign requested address"), ("no host", "no host .*: Name or service")],
 )
 def test_an_address_that_is_not_this_machines_is_named(host, said):
     with pytest.raises(ConfigError, match=rf"serving.host={said}"):
