@@ -135,7 +135,7 @@ def _listed(settings: PolicySettings, ids: Sequence[str]) -> list[Policy]:
 
 
 def _of_file(file: str, ids: Sequence[str]) -> list[Policy]:
-    known = {policy.id: policy for policy in read_policies(file, ids)}
+    known = {policy.id: policy for policy in read_policies(file)}
     wanted = list(known) if list(ids) == ["*"] else list(ids)
     if missing := [name for name in wanted if name not in known]:
         close = difflib.get_close_matches(missing[0], known, n=1)
@@ -150,33 +150,28 @@ def note_unread_keys(policies: Sequence[Policy], notes: Counter[str]) -> None:
     notes.update(text.format(key) for policy in policies for key in policy.unread)
 
 
-def read_policies(path: str | Path, wanted: Sequence[str] = ("*",)) -> list[Policy]:
+def read_policies(path: str | Path) -> list[Policy]:
     """The policies of a YAML (or JSON) file: one mapping, a list of them, or a mapping with ``policies``.
 
     ``multilabel_policies`` next to them are read too; a policy that is in both lists counts as it is in ``policies``.
-
-    Args:
-        wanted: their ids, or ``*`` for all; problems of other policies are ignored.
     """
     path = Path(path)
     policies: dict[str, Policy] = {}
     problems: list[str] = []
-    others: list[str] = []  # of policies that are not wanted
     for values in _lists(read_yaml(path, PolicyError, _REMEDY), path):
         names: set[str] = set()
         for where, value in values:
             try:
                 policy = policy_from_mapping(value, where)
             except PolicyError as error:
-                asked = "*" in wanted or (isinstance(value, Mapping) and value.get("id") in wanted)
-                (problems if asked else others).append(str(error))
+                problems.append(str(error))
                 continue
             if policy.id in names:
                 problems.append(f"{where}: policy id {policy.id!r} is there twice; rename one")
             names.add(policy.id)
             policies.setdefault(policy.id, policy)
-    if problems or not policies:
-        raise PolicyError("\n".join(problems or others))
+    if problems:
+        raise PolicyError("\n".join(problems))
     return list(policies.values())
 
 

@@ -367,11 +367,11 @@ def test_a_threshold_needs_ten_positives(positives, code, tmp_path, base, capsys
     capsys.readouterr()
 
 
-def test_a_policy_s_unknown_key_is_a_note_and_a_wrong_policy_stops_only_those_who_ask(tmp_path, base, capsys):
+def test_a_policy_s_unknown_key_is_a_note_and_a_wrong_policy_stops_its_whole_file(tmp_path, base, capsys):
     file = write(
         tmp_path,
         "policies.yaml",
-        ["- {id: mine, owner: me, severity: high, metadata: {tags: [a]}}", "- {id: other, rule: 3}"],
+        ["- {id: mine, owner: me, severity: high, metadata: {tags: [a]}}", "- {id: other, rule: '3'}"],
     )
     data = DataSettings(train=write(tmp_path, "train.jsonl", rows(200)))
     asked = recipe(base, data, json=True)
@@ -381,7 +381,7 @@ def test_a_policy_s_unknown_key_is_a_note_and_a_wrong_policy_stops_only_those_wh
     assert report["findings"] == []
     told = [key for key in ("owner", "severity", "metadata") if f"alora reads no key {key!r}" in str(report["notes"])]
     assert told == ["owner", "severity"]
-    asked.policy = PolicySettings(file=file, id="other")
+    write(tmp_path, "policies.yaml", ["- {id: mine}", "- {id: other, rule: 3}"])
     assert run(asked) == 2
     assert "POLICY_UNUSABLE" in capsys.readouterr().out
 
