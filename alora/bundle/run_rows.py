@@ -23,7 +23,6 @@ from alora.training.claim import open_claim
 
 Rows = list[LabelledConversation]
 Member = TypeVar("Member")
-_FITTED = ("target", "target_value", "false_positive_cost", "false_negative_cost")
 
 
 class RowsChanged(ConfigError):
@@ -49,11 +48,6 @@ def settings_as_trained(recipe: Recipe, artifact: Artifact) -> DataSettings:
 
 def measured_settings(recipe: Recipe, artifact: Artifact) -> DataSettings:
     """As :func:`settings_as_trained`, with test rows to measure the artifact on as it is."""
-    fitted = [name for name in _FITTED if getattr(recipe.evaluation, name) is not None]
-    if named := [key for key in (f"evaluation.{name}" for name in fitted) if key in recipe.given]:
-        raise ConfigError(
-            f"{', '.join(named)}: figures are at the artifact's own operating point; fit another by alora recalibrate"
-        )
     given = settings_as_trained(recipe, artifact)
     if given.test is None:
         raise ConfigError("there are no rows to evaluate on; add data.test=FILE.jsonl")

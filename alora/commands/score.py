@@ -2,23 +2,23 @@
 
 ``scorer=vllm`` asks vLLM in this process, ``scorer=http://HOST:PORT`` a guard, which ``alora serve`` started; without
 ``artifact=`` all that it serves. Rows go to lines of JSON, or, by ``output=FILE.parquet`` and ``output=FOLDER``, to
-Parquet (:mod:`alora.commands.score_logs`).
+Parquet (:mod:`alora.batch.log_job`).
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from alora.atomic import write_json, write_pieces
+from alora.batch.log_job import score_log
 from alora.batch.log_rows import Survey, changed, read_again, survey
 from alora.batch.shards import scorer_of
 from alora.bundle.artifact import NO_BUNDLE, find_artifact
 from alora.bundle.run_rows import note_reading, settings_as_trained
 from alora.commands.output import report_file, say, say_json, table
-from alora.commands.score_logs import score_logs
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation, holds_rows, read_conversation, stream_conversations
 from alora.data.sources import HUB, JSON_SUFFIXES, PARQUET_SUFFIXES, TABLE_SUFFIXES
@@ -44,11 +44,13 @@ def run(recipe: Recipe) -> int:
     for remark in remarks:
         note(remark)
     if of_rows and recipe.output not in (None, "", "-") and _is_job(Path(recipe.output)):
-        return score_logs(recipe, source, Path(recipe.output))
+        done = score_log(recipe, source, Path(recipe.output))
+        _count(done["scored"], done["flagged"])
+        return int(done["scored"] == 0)
     if recipe.cluster is not None or (recipe.output and Path(recipe.output).suffix.lower() in PARQUET_SUFFIXES):
         raise ConfigError(
-            "cluster=ray and output=NAME.parquet are for the verdicts on a log; give both, and the log as data=FILE of "
-            "JSON lines, CSV, TSV or Parquet"
+            "cluster=ray and output=FILE.parquet are for the verdicts on a log; give output=FILE.parquet, and as data= "
+            "the log, of JSON lines, CSV, TSV or Parquet"
         )
     output = recipe.output and report_file(recipe.output)
     if not of_rows:
@@ -68,8 +70,12 @@ def run(recipe: Recipe) -> int:
             say(line)
         return 0
     write_pieces(output, (f"{line}\n" for line in lines))
-    table(("policy", "rows", "violated"), [(policy, found.count, count) for policy, count in violated.items()])
+    _count(found.count, violated)
     return 0
+
+
+def _count(rows: int, violated: Mapping[str, int]) -> None:
+    table(("policy", "rows", "violated"), [(policy, rows, count) for policy, count in violated.items()])
 
 
 def _read_as_trained(recipe: Recipe) -> tuple[DataSettings, list[str]]:

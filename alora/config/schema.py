@@ -40,6 +40,7 @@ _QUANTIZED = {
 }
 # The verbs that read an input, which must be there when it is named.
 _TRAINING = ("check", "train", "compare")
+_FITTING = ("train", "compare", "recalibrate")
 OF_ARTIFACT = ("validate", "evaluate", "export", "recalibrate", "fleet", "score", "serve")
 _LABELLED = ("evaluate", "recalibrate", "fleet", "validate", "generate")
 _WITH_LABELS = (*_TRAINING, *_LABELLED)
@@ -211,11 +212,12 @@ class TrackingSettings:
 class EvaluationSettings:
     """Metrics and the operating point."""
 
-    target: str | None = setting(None, "null: f1, or the bundle's own", choices=("f1", "fpr", "recall", "cost"))
-    target_value: float | None = setting(None, "rate; null: fpr 0.01, recall 0.95", above=0, below=1)
-    false_positive_cost: float | None = setting(None, "target=cost: of a false positive; null: 1", above=0)
+    target: str | None = setting(None, "null: f1, or the bundle's own", choices=("f1", "fpr", "recall", "cost"),
+                                 of=_FITTING)  # fmt: skip
+    target_value: float | None = setting(None, "rate; null: fpr 0.01, recall 0.95", above=0, below=1, of=_FITTING)
+    false_positive_cost: float | None = setting(None, "target=cost: of a false positive; null: 1", above=0, of=_FITTING)
     false_negative_cost: float | None = setting(
-        None, "target=cost: of a false negative; null: 1; the ratio counts", above=0
+        None, "target=cost: of a false negative; null: 1; the ratio counts", above=0, of=_FITTING
     )
     bootstrap: int = setting(1000, "resamples behind each interval", least=0)
     report_texts: bool = setting(True, "false: report.html names rows and quotes none")

@@ -198,8 +198,6 @@ def test_a_setting_that_would_change_nothing_is_refused(trained, place, capsys, 
         ["prompt=turns"],
         ["prompt.max_prefix_tokens=20"],
         ["base.template_kwargs.enable_thinking=true"],
-        ["evaluation.target=recall"],
-        ["evaluation=low_false_alarms"],
         ["policy.title=Other", "policy.rule=Other."],
     ):
         assert main([*given, *setting]) == 2, setting
@@ -207,7 +205,8 @@ def test_a_setting_that_would_change_nothing_is_refused(trained, place, capsys, 
     assert "keeps to" in capsys.readouterr().err
     assert main([*given, "prompt.layout=transcript", "prompt.max_prefix_tokens=400"]) == 0
     # An option stands for the keys that it sets, and this one leaves prompt.max_prefix_tokens to the run.
-    assert main([*given, "prompt=transcript", "evaluation.target=null"]) == 0
+    assert main([*given, "prompt=transcript", "evaluation.target=recall"]) == 0
+    assert "evaluation.target: without effect on alora evaluate" in capsys.readouterr().err
 
 
 def test_a_recipe_of_another_policy_beside_a_run_does_not_concern_it(trained, place, monkeypatch):

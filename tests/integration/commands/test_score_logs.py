@@ -130,7 +130,7 @@ def test_other_prompt_settings_are_another_job(log, tmp_path, capsys, monkeypatc
         ], base
 
     assert score(log, tmp_path / "v") == 0
-    monkeypatch.setattr("alora.commands.score_logs.open_artifact", shorter)
+    monkeypatch.setattr("alora.batch.log_job.open_artifact", shorter)
     assert score(log, tmp_path / "v") == 2
     assert "another job: policies.advice.prompt.max_prefix_tokens (400, now 120)" in capsys.readouterr().err
 
@@ -160,7 +160,7 @@ def meanwhile(monkeypatch, module: str, change: Callable[[], object]) -> None:
         change()
         return found
 
-    monkeypatch.setattr(f"alora.commands.{module}.survey", surveyed)
+    monkeypatch.setattr(f"alora.{module}.survey", surveyed)
 
 
 @pytest.mark.parametrize("number", [20, 49])  # of a full shard and of the last one
@@ -169,7 +169,9 @@ def test_a_log_that_changes_under_way_is_refused_and_its_shard_not_written(numbe
     lines, place = log.read_text().splitlines(), tmp_path / "v"
     surveyed = log.read_text()
     with pytest.MonkeyPatch.context() as patch:
-        meanwhile(patch, "score_logs", lambda: log.write_text("\n".join([*lines[:number], line, *lines[number + 1 :]])))
+        meanwhile(
+            patch, "batch.log_job", lambda: log.write_text("\n".join([*lines[:number], line, *lines[number + 1 :]]))
+        )
         assert score(log, place) == 2
     first, last = (16, 23) if number == 20 else (48, 49)
     assert f"rows {first} to {last} are not those that were read before" in capsys.readouterr().err
@@ -182,13 +184,15 @@ def test_a_log_that_changes_under_way_is_refused_and_its_shard_not_written(numbe
 
 @pytest.mark.parametrize("line", ["[", json.dumps(talk(3))])
 def test_a_log_that_changes_under_way_leaves_no_lines(line, log, tmp_path, capsys, monkeypatch):
-    meanwhile(monkeypatch, "score", lambda: log.write_text(log.read_text().replace(json.dumps(talk(20)), line)))
+    meanwhile(
+        monkeypatch, "commands.score", lambda: log.write_text(log.read_text().replace(json.dumps(talk(20)), line))
+    )
     assert score(log, tmp_path / "v.jsonl") == 2
     assert "rows 0 to 49 are not those that were read before" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
-@pytest.mark.parametrize(("name", "module"), [("v", "score_logs"), ("v.jsonl", "score")])
+@pytest.mark.parametrize(("name", "module"), [("v", "batch.log_job"), ("v.jsonl", "commands.score")])
 def test_rows_that_come_under_way_are_for_another_run(name, module, log, tmp_path, monkeypatch, capsys):
     meanwhile(monkeypatch, module, lambda: log.write_text(log.read_text() + json.dumps(talk(50)) + "\n"))
     output = tmp_path / name
@@ -257,7 +261,7 @@ def test_a_cluster_is_for_logs_into_parquet(log, tmp_path, capsys):
 def test_one_conversation_s_verdicts_are_no_parquet(tmp_path, capsys):
     (tmp_path / "talk.json").write_text(json.dumps(talk(3)))
     assert score(tmp_path / "talk.json", tmp_path / "v.parquet") == 2
-    assert "talk.json is one conversation; give output=NAME.json" in capsys.readouterr().err
+    assert "output=FILE.parquet" in capsys.readouterr().err
     assert not (tmp_path / "v.parquet").exists()
 
 

@@ -3,7 +3,7 @@
 A shard is scored by itself, here or in an actor of a Ray cluster, so where it was scored does not show in its bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,6 @@ from alora.batch.verdict_folder import VerdictFolder
 from alora.bundle.artifact import named_artifacts, open_artifact
 from alora.bundle.light import read_bundle
 from alora.bundle.run_rows import note_reading
-from alora.commands.output import table
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted
 from alora.errors import AloraError, MissingDependency, first_line
@@ -25,8 +24,9 @@ from alora.text import note
 from alora.version import __version__
 
 
-def score_logs(recipe: Recipe, source: str, output: Path) -> int:
-    """Rows to Parquet; 1 where none could be scored. A row that is wrong costs itself alone, unless ``strict``."""
+def score_log(recipe: Recipe, source: str, output: Path) -> Mapping[str, Any]:
+    """Rows to Parquet: how many were ``scored`` and ``rejected``, and how many each policy ``flagged``. A row that is
+    wrong costs itself alone, unless ``strict``."""
     verdicts = _guard_verdicts(recipe) if by_guard(recipe) else _bundle_verdicts(recipe)
     found = survey(source, recipe.data, recipe.logs.shard_rows)
     if recipe.strict:
@@ -57,12 +57,9 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
                 )
                 raise
             done = folder.finish()
-    table(
-        ("policy", "rows", "violated"), [(policy, done["scored"], count) for policy, count in done["flagged"].items()]
-    )
     if done["rejected"]:
         note(f"{done['rejected']} of {found.count} rows have no verdict; {folder.rejected} says why of each")
-    return int(done["scored"] == 0)
+    return done
 
 
 def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder, digests: Sequence[str]) -> None:
