@@ -22,18 +22,16 @@ from alora.config.validate import check_recipe
 from alora.errors import ConfigError
 
 _MOST = 20  # problems named at once
-_OF_A_TARGET = "evaluation.target", "evaluation.target_value"
 
 
 @dataclass(frozen=True)
 class Composed:
     """``settings`` as they are to run, references not followed; the keys that the command line sets by itself, and
-    those of the recipe that it names; the target of the operating point before the command line."""
+    those of the recipe that it names."""
 
     settings: DictConfig
     given: frozenset[str]
     named: frozenset[str]
-    recipes_target: str | None
 
 
 def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> Recipe | None:
@@ -100,7 +98,7 @@ def compose(arguments: Arguments, overrides: Sequence[str]) -> Composed:
     ]
     settings = fresh()
     problems = [*line.problems, *_lay(settings, below)]
-    target = OmegaConf.select(settings, _OF_A_TARGET[0])
+    before = settings.evaluation.target
     problems += _lay(settings, above)
     problems += [problem for values in line.values for _, problem in fill(settings, values, in_file=False)]
     for dictionary, name in line.removed:
@@ -108,8 +106,10 @@ def compose(arguments: Arguments, overrides: Sequence[str]) -> Composed:
     if problems:
         raise ConfigError("\n".join(problems[:_MOST]))
     given = {key for values in (*line.values, *(file.values for file in above)) for key in keys_of(values)}
+    if settings.evaluation.target != before and "evaluation.target_value" not in given:
+        settings.evaluation.target_value = None  # the recipe's is for its own target
     of_recipes = {key for file in below for key in keys_of(file.values)}
-    return Composed(settings, frozenset(given), frozenset(of_recipes), target)
+    return Composed(settings, frozenset(given), frozenset(of_recipes))
 
 
 def _recipes(line: CommandLine, folders: Folders) -> list[SettingsFile]:
@@ -131,13 +131,6 @@ def _typed(composed: Composed) -> Recipe:
     recipe = resolved(composed.settings)
     recipe.given, recipe.named = composed.given, composed.named
     recipe.data.columns = _label_choice(recipe.data.columns, composed.given)
-    target, value = recipe.evaluation.target, recipe.evaluation.target_value
-    another = target in ("fpr", "recall") and target != composed.recipes_target and value is not None
-    if another and _OF_A_TARGET[0] in composed.given and _OF_A_TARGET[1] not in composed.given:
-        raise ConfigError(
-            f"evaluation.target={target} would be fitted with evaluation.target_value={value:g} of the recipe, which "
-            "is for the recipe's own target; give evaluation.target_value, too (null: the usual one)"
-        )
     return recipe
 
 

@@ -317,13 +317,15 @@ def test_a_job_in_another_folder_knows_its_options(conf, here, more):
 
 
 @pytest.mark.parametrize("choice", ["evaluation.target=recall", "+team/eval@evaluation=x"])
-def test_a_target_with_the_recipes_own_value_for_another_is_refused(conf, choice):
-    with pytest.raises(ConfigError, match=r"would be fitted with evaluation.target_value=0.05"):
-        recipes_of("recalibrate", *conf, "recipe=ours", choice)
+def test_another_target_comes_without_the_recipes_value(conf, choice):
+    (recipe,) = recipes_of("recalibrate", *conf, "recipe=ours", choice)
+    assert (recipe.evaluation.target, recipe.evaluation.target_value) == ("recall", None)
     (recipe,) = recipes_of("recalibrate", *conf, "recipe=ours", "evaluation=high_recall")
     assert (recipe.evaluation.target, recipe.evaluation.target_value) == ("recall", None)
-    recipes_of("recalibrate", *conf, "recipe=ours", "evaluation.target=fpr")  # the recipe's own
-    recipes_of("recalibrate", *conf, "recipe=ours", "evaluation.target_value=0.9", choice)
+    (recipe,) = recipes_of("recalibrate", *conf, "recipe=ours", "evaluation.target=fpr")
+    assert recipe.evaluation.target_value == 0.05
+    (recipe,) = recipes_of("recalibrate", *conf, "recipe=ours", "evaluation.target_value=0.9", choice)
+    assert recipe.evaluation.target_value == 0.9
 
 
 @pytest.mark.parametrize(
