@@ -14,11 +14,8 @@ from alora.errors import DataError, one_line
 
 
 def read_parquet(path: Path, name: str, classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """Its rows, as plain data, with ``name`` in ``Row.where``; DataError where it cannot be read.
-
-    Args:
-        classes: names of class numbers by column, next to those that the file itself holds.
-    """
+    """Its rows, as plain data, with ``name`` in ``Row.where``; DataError where it cannot be read. ``classes`` are names
+    of class numbers by column, next to those that the file itself holds."""
     try:
         number, own = 0, _classes(path)
         known = {**classes, **own}
@@ -43,10 +40,6 @@ def _classes(path: Path) -> dict[str, list[str]]:
 
 
 def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """The rows of a Parquet file, one batch in memory at a time.
-
-    Args:
-        columns: these alone; None: all.
-    """
+    """The rows of a Parquet file, one batch in memory at a time; ``columns``: these alone."""
     with pyarrow.parquet.ParquetFile(path) as file:
         yield from file.iter_batches(batch_size=1024, columns=columns)
