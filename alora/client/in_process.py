@@ -54,12 +54,8 @@ class Battery:
     def score(self, messages: Messages) -> Verdicts:
         """Every policy's verdict on one conversation, from one pass over it.
 
-        Args:
-            messages: a list of ``{"role": ..., "content": ...}``, or a row with such a list under ``messages``.
-
-        Raises:
-            DataError, RenderError: it is not a conversation.
-            ConfigError: it is longer than the base takes.
+        ``messages`` are a list of ``{"role": ..., "content": ...}``, or a row with such a list. DataError or
+        RenderError where they are no conversation, ConfigError where it is longer than the base takes.
         """
         return next(self._each([("", messages)]))
 
@@ -70,13 +66,11 @@ class Battery:
     def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """:meth:`score` of each row, in order; rows are packed together as far as memory allows.
 
-        Args:
-            errors: "return": a row without a verdict gives its error, and scoring goes on.
-
-        Raises:
-            DataError, RenderError, ConfigError: as :meth:`score` does; the message names the row (``row 17: ...``).
+        With ``errors="return"`` a row without a verdict gives its error, and scoring goes on; else it is raised, and
+        names the row (``row 17: ...``).
         """
-        _require_known(errors)
+        if errors not in ("raise", "return"):
+            raise ConfigError(f"errors is {errors!r}; give raise or return")
         return self._each(((f"row {number}", row) for number, row in enumerate(rows, 1)), errors)
 
     def _each(self, rows: Iterable[tuple[str, Messages]], errors: str = "raise") -> Iterator[Any]:
@@ -144,9 +138,6 @@ def load(
         base: the base's folder or hub id; needed only where it was a local folder that has moved.
         scorer: what computes: alora's packed forward, or vLLM in this process.
         policies: of a battery, the ids to load; empty: all.
-
-    Raises:
-        AloraError: with what was found, where, and what to do.
     """
     return Battery(*open_artifact(artifact, base, policies, load_bundle), scorer)
 
@@ -183,20 +174,14 @@ class _Policies:
             make_verdict(bundle.policy, list(map(float, logits_L)), bundle.calibration, bundle.manifest.adapter_digest)
             for bundle, logits_L in pairs
         ]
-        tokens, lost = (
-            sum(len(window.prefix.token_ids) for window in windows),
-            [window.prefix.truncation for window in windows],
-        )
+        tokens = sum(len(window.prefix.token_ids) for window in windows)
+        lost = [window.prefix.truncation for window in windows]
         return Verdicts(name, tuple(verdicts), tokens, next(filter(None, lost), None), len(windows))
 
 
 def _conversation_in(messages: Messages, where: str) -> Conversation:
     """The conversation that a caller means by ``messages``; ``where`` names it in errors. A warning says which turns of
-    a dictionary are not read, or read from another key than ``messages``.
-
-    Raises:
-        DataError: it is none.
-    """
+    a dictionary are not read, or read from another key than ``messages``."""
     if isinstance(messages, LabelledConversation):
         return messages.conversation
     if isinstance(messages, Conversation):
@@ -209,9 +194,3 @@ def _conversation_in(messages: Messages, where: str) -> Conversation:
         text = f"{'; '.join(said)}; give a list of messages, with every turn in it"
         warnings.warn(text, stacklevel=3)  # no row's number, so that a warning of many rows is shown once
     return conversation
-
-
-def _require_known(errors: str) -> None:
-    """ConfigError for an ``errors`` that ``score_many`` does not know."""
-    if errors not in ("raise", "return"):
-        raise ConfigError(f"errors is {errors!r}; give raise or return")
