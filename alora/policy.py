@@ -68,6 +68,13 @@ class Policy:
             "labels": dict(zip(self.labels, self.answers, strict=True)),
         } | ({} if self.judge == CONVERSATION else {"judge": self.judge})
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
+        """How a record that holds one is decoded: from the form of :meth:`as_dict`."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(lambda mapping: policy_from_mapping(mapping, "policy"))
+
 
 def _problem(policy: Policy) -> str | None:
     """What is wrong with it first; None where it is sound."""

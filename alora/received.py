@@ -60,10 +60,6 @@ class Folder:
         """The object in its file ``name``."""
         return read_json(self.path / name, self.refusal, self.remedy)
 
-    def record(self, kind: type[_Kind], name: str, **version: int) -> _Kind:
-        """:func:`read_record` of its file ``name``."""
-        return read_record(kind, self.path / name, self.refusal, self.remedy, **version)
-
     def require_there(self, listed: Collection[str]) -> None:
         """Refuse it where it lacks a file that its record lists."""
         if missing := sorted(set(listed) - self.files):
@@ -103,14 +99,13 @@ def _remembered(file: Path, _state: tuple[int, ...]) -> str:
 
 
 def read_record(kind: type[_Kind], file: Path, refusal: type[AloraError], remedy: str, **version: int) -> _Kind:
-    """The object in a JSON file as the dataclass ``kind``, one of whose fields is its ``version``.
-
-    Raises:
-        refusal: it cannot be read, is of another version, or not as ``kind`` has it.
-    """
+    """The object in a JSON file as the dataclass ``kind``: one of its fields is its ``version``, and one may be its
+    :data:`SEAL`."""
     content = read_json(file, refusal, remedy)
     for name, known in version.items():
         require_version(content, file, refusal, remedy, name, known)
+    if SEAL in getattr(kind, "__dataclass_fields__", ()):
+        require_sealed(content, file, refusal, remedy)
     try:
         return decode(kind, content)
     except TypeError as error:
@@ -138,10 +133,7 @@ def require_sealed(content: Mapping[str, Any], where: object, refusal: type[Alor
 def decode(kind: Any, value: Any, key: str = "") -> Any:
     """Plain data as a ``kind``: a dataclass, a sequence or mapping with its inner kinds, a union or a JSON type.
 
-    Nothing is converted but a whole number to a float, and no key is unknown.
-
-    Raises:
-        TypeError: it is something else, with the key of each problem.
+    Nothing is converted but a whole number to a float, and no key is unknown. TypeError has the key of each problem.
     """
     from pydantic import ValidationError  # a tenth of a second, which `alora --help` goes without
 

@@ -72,7 +72,9 @@ def read_json(path: Path, refusal: type[AloraError], remedy: str) -> dict[str, A
         return content
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise refusal(f"{path} cannot be read as JSON ({reason}); {remedy}") from error
+        refused = refusal(f"{path} cannot be read as JSON ({reason}); {remedy}")
+        refused.code = "DAMAGED"  # as alora.received has it
+        raise refused from error
 
 
 def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = None) -> Any:

@@ -16,31 +16,11 @@ NEVER = math.nextafter(1.0, math.inf)  # the highest threshold that calibration 
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Operating point of one adapter: ``softmax(logits / temperature + bias)``, positive when its probability >=
-    threshold. The bias is of the positive label alone.
-
-    Raises:
-        ConfigError: the temperature is not a positive number, the bias not a finite one, or the threshold is not
-            between 0 and 1. The number just above 1 is meant: it never fires.
-    """
-
-    temperature: float = 1.0
-    threshold: float = 0.5
-    bias: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature > 0):
-            raise ConfigError(f"calibration temperature is {self.temperature}; it must be a positive number")
-        if not abs(self.bias) <= MOST_BIAS:
-            raise ConfigError(f"calibration bias is {self.bias}; it must be a number of at most {MOST_BIAS:g}")
-        if not 0 <= self.threshold <= NEVER:
-            raise ConfigError(f"verdict threshold is {self.threshold}; it must be a probability")
-
-
-@dataclass(frozen=True)
 class OperatingPoint:
     """The threshold, temperature and bias of an adapter's verdict, and how they were fitted.
+
+    A verdict is positive where the probability, of ``softmax(logits / temperature + bias)``, is at least the threshold.
+    The bias is of the positive label alone, and a threshold just above 1 never fires.
 
     ``threshold_low`` and ``threshold_high`` are the 95 % bootstrap interval of the choice. ``target`` says what it
     was chosen for (``evaluation.target``, or "none": uncalibrated, at one half), ``rows`` and ``positives`` on what.
@@ -64,26 +44,12 @@ class OperatingPoint:
     bias: float = 0.0
 
     def __post_init__(self) -> None:
-        _ = self.calibration  # ConfigError when no verdict can come of it
-        bounds = [value for value in (self.threshold_low, self.threshold_high) if value is not None]
-        interval = all(0 <= value <= NEVER for value in bounds) and bounds == sorted(bounds)
-        counts = self.histogram
-        odd = {
-            "histogram": counts is not None
-            and not (len(counts) == TENTHS and min(counts) >= 0 and sum(counts) == self.rows),
-            "rows, positives": not 0 <= self.positives <= self.rows,
-            "threshold_low, threshold_high": not interval,
-            "target": self.target not in ("none", "f1", "fpr", "recall", "cost"),
-            "target_value": self.target_value is not None and not 0 < self.target_value < 1,
-            "costs": self.costs is not None and not min(self.costs) > 0,
-        }
-        if wrong := [name for name, is_odd in odd.items() if is_odd]:
-            raise ConfigError(f"an operating point cannot have the {wrong[0]} of {self.as_dict()}")
-
-    @property
-    def calibration(self) -> Calibration:
-        """What a verdict needs."""
-        return Calibration(self.temperature, self.threshold, self.bias)
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ConfigError(f"calibration temperature is {self.temperature}; it must be a positive number")
+        if not abs(self.bias) <= MOST_BIAS:
+            raise ConfigError(f"calibration bias is {self.bias}; it must be a number of at most {MOST_BIAS:g}")
+        if not 0 <= self.threshold <= NEVER:
+            raise ConfigError(f"verdict threshold is {self.threshold}; it must be a probability")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types; newer fields that say nothing are left out."""
@@ -173,11 +139,7 @@ def tenth(probability: float) -> int:
 
 def label_probabilities(logits: Sequence[float], temperature: float = 1.0, bias: float = 0.0) -> list[float]:
     """``softmax(logits / temperature)`` over the label tokens' logits, in the order of the policy's labels; ``bias`` is
-    added to the first one's.
-
-    Raises:
-        AdapterError: a logit is not finite: the base or the adapter overflowed, and there is no verdict to give.
-    """
+    added to the first one's. AdapterError where a logit is not finite, and there is no verdict to give."""
     values = [float(logit) for logit in logits]
     if not values or not all(math.isfinite(value) for value in values):
         raise AdapterError(f"label logits are {values}; the base or the adapter overflows: try base.dtype=float32")
@@ -204,25 +166,20 @@ def highest(logits_WL: Sequence[Sequence[float]]) -> Sequence[float]:
     return max(logits_WL, key=odds)
 
 
-def make_verdict(policy: Policy, logits: Sequence[float], calibration: Calibration, adapter_digest: str) -> Verdict:
-    """The verdict of ``policy`` from its label logits (one per label, in the policy's order).
-
-    Below the threshold the answer is the most probable of the other labels.
-
-    Raises:
-        AdapterError: the number of logits is not the number of labels, or one is not finite.
-    """
+def make_verdict(policy: Policy, logits: Sequence[float], point: OperatingPoint, adapter_digest: str) -> Verdict:
+    """The verdict of ``policy`` from its label logits (one per label, in the policy's order); below the threshold the
+    answer is the most probable of the other labels."""
     if len(logits) != len(policy.labels):
         raise AdapterError(f"policy {policy.id!r}: {len(logits)} label logits for {len(policy.labels)} labels")
-    probabilities = label_probabilities(logits, calibration.temperature, calibration.bias)
+    probabilities = label_probabilities(logits, point.temperature, point.bias)
     chosen = 0
-    if probabilities[0] < calibration.threshold:
+    if probabilities[0] < point.threshold:
         chosen = max(range(1, len(probabilities)), key=probabilities.__getitem__)
     return Verdict(
         policy=policy.id,
         label=policy.labels[chosen],
         probability=probabilities[0],
-        threshold=calibration.threshold,
+        threshold=point.threshold,
         adapter_digest=adapter_digest,
         probabilities=dict(zip(policy.labels, probabilities, strict=True)),
     )

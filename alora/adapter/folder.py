@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import nn
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.adapter.targets import target_modules
 from alora.atomic import replace_folder, workshop
-from alora.config.schema import ALL_LINEAR, MOST_RANK, AdapterSettings
+from alora.config.schema import ALL_LINEAR, AdapterSettings
 from alora.errors import AdapterError
 from alora.received import Folder, decode
-from alora.wire.weights import require_whole
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -161,11 +160,7 @@ def save_adapter(weights: AdapterWeights, folder: Path, base_source: str) -> Non
 
 
 def save_tensors(state: Mapping[str, torch.Tensor], file: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file with the mode that the umask gives; safetensors itself makes it private (0600).
-
-    Raises:
-        OSError, SafetensorError: it cannot be written.
-    """
+    """Write a safetensors file with the mode that the umask gives; safetensors itself makes it private (0600)."""
     file.touch()
     mode = file.stat().st_mode
     save_file(dict(state), file, metadata)
@@ -173,15 +168,10 @@ def save_tensors(state: Mapping[str, torch.Tensor], file: Path, metadata: dict[s
 
 
 def load_adapter(folder: Path) -> AdapterWeights:
-    """Read a PEFT LoRA or aLoRA folder.
-
-    Raises:
-        AdapterError: a file is missing or damaged, or the adapter uses a PEFT feature that alora does not run.
-    """
+    """Read a PEFT LoRA or aLoRA folder; AdapterError where it is damaged, or uses a PEFT feature that alora does not
+    run."""
     config = _read_config(folder)
     try:
-        require_whole(folder / WEIGHTS_FILE, AdapterError)
-        _require_rank(folder / WEIGHTS_FILE)
         # Read, not mapped: weights in use must not change, or end the process, when someone writes over the file.
         state = load((folder / WEIGHTS_FILE).read_bytes())
     except FileNotFoundError as error:
@@ -259,25 +249,6 @@ def _spec(config: dict[str, Any], folder: Path) -> AdapterSpec:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise AdapterError(f"{folder / CONFIG_FILE} is not a usable LoRA config: {error}") from error
-
-
-def _require_rank(file: Path) -> None:
-    """By the shapes alone, before a value is read: the bank gives every adapter of a module the largest rank there."""
-    with safe_open(file, "pt") as tensors:
-        shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
-    for name, a_rd in shapes.items():
-        b_or = shapes.get(name.replace(".lora_A.", ".lora_B."), [])
-        matrices = ".lora_A." in name and len(a_rd) == len(b_or) == 2 and 0 not in a_rd
-        if matrices and a_rd[0] > max(a_rd[1], b_or[0]):
-            raise AdapterError(
-                f"{file}: {name} is of rank {a_rd[0]}, above both widths of its layer ({a_rd[1]} and {b_or[0]}): there "
-                "is no such low rank; export the adapter again"
-            )
-        if matrices and a_rd[0] > MOST_RANK:
-            raise AdapterError(
-                f"{file}: {name} is of rank {a_rd[0]}, and {MOST_RANK} is the largest that vLLM serves; train one of a "
-                "smaller rank"
-            )
 
 
 def _pair(state: dict[str, torch.Tensor], folder: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:

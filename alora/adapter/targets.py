@@ -11,10 +11,7 @@ from alora.errors import AdapterError
 def target_modules(model: nn.Module, targets: Collection[str]) -> dict[str, nn.Linear]:
     """The linear layers of ``model`` that ``targets`` name, as PEFT matches names: whole path or its last part.
 
-    ``all-linear`` names all of them but the output layer.
-
-    Raises:
-        AdapterError: a target matches nothing, so the adapter would be smaller than asked for.
+    ``all-linear`` names all of them but the output layer. AdapterError where a target matches nothing.
     """
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     output = getattr(model, "get_output_embeddings", lambda: None)()
@@ -34,12 +31,7 @@ def target_modules(model: nn.Module, targets: Collection[str]) -> dict[str, nn.L
 
 
 def trainable_modules(model: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
-    """:func:`target_modules`, the output layer not among them.
-
-    Raises:
-        AdapterError: a target matches nothing, or the output layer, which neither engine trains an adapter of, or as in
-            :func:`require_linear`.
-    """
+    """:func:`target_modules` that pass :func:`require_linear`; AdapterError where the output layer is among them."""
     require_linear(model, targets)
     found, output = target_modules(model, targets), getattr(model, "get_output_embeddings", lambda: None)()
     if head := [name for name, module in found.items() if module is output]:

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from alora.atomic import write_text
@@ -30,19 +30,15 @@ def cache_folder(kind: str) -> Path:
     return folder
 
 
-def states(files: Iterable[Path]) -> list[tuple[str, int, int, int, int]]:
-    """Of each file its path, inode, size and times, which differ once it is written to; OSError where there is none."""
-    found = [(str(file.resolve()), file.stat()) for file in files]
-    return [(name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in found]
-
-
 def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) -> str:
     """What ``compute`` says of ``files``, remembered by each one's path, inode, size and times.
 
     ``compute`` opens them itself: what was opened before may be of other files than those that are looked at here.
     The time of the last change counts too, since ``cp -p`` and archives set the time of the last write. A cache that
     cannot be written costs only time."""
-    key = hashlib.sha256(json.dumps(states(files)).encode("utf-8", "surrogatepass")).hexdigest()
+    found = [(str(file.resolve()), file.stat()) for file in files]
+    states = [(name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in found]
+    key = hashlib.sha256(json.dumps(states).encode("utf-8", "surrogatepass")).hexdigest()
     try:
         file = cache_folder("fingerprints") / f"{key}{suffix}"
     except (OSError, BaseError):

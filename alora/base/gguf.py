@@ -23,12 +23,8 @@ _FORMAT = 1  # raise it when the conversion writes something else: a new number 
 
 
 def converted(file: Path, progress: bool = True, digest: str | None = None) -> Path:
-    """The folder of the base in ``file``; converts it first if it is not in the cache. Of several processes one
-    converts and the others wait.
-
-    Args:
-        digest: sha256 of the file, if the caller knows it.
-    """
+    """The folder of the base in ``file``, whose sha256 is ``digest`` if it is known; converts it first if it is not in
+    the cache. Of several processes one converts and the others wait."""
     digest = digest or file_digest(file)
     folder = converted_folder(digest)
     if folder.is_dir():

@@ -10,7 +10,6 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from alora.base.cache import states
 from alora.base.config import read_config, require_whole
 from alora.base.describe import load_options, load_tokenizer, unreadable
 from alora.base.fingerprint import Fingerprint
@@ -49,16 +48,13 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     random = settings.weights == "random"
     try:
         config = read_config(location, options)
-        files = [] if random else weight_files(Path(location))
-        before = states(files)
         if random:
             model = _random_weights(config, dtype, device, quantized)
         else:
+            weight_files(Path(location))
             model = _stored_weights(location, config, dtype, device, quantized, options)
         model.eval().requires_grad_(False)
         fingerprint = fingerprint_base(None if random else Path(location), model, tokenizer, settings.revision)
-        if states(files) != before:
-            raise BaseError(f"base {location} was written to while it was read; start again")
     except AloraError:
         raise
     except Exception as error:
@@ -167,13 +163,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The dtype that ``base.dtype`` means on ``device``; BaseError for one that alora does not run."""
+    """The dtype that ``base.dtype`` means on ``device``."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-    if name not in known:
-        raise BaseError(f"base.dtype={name!r} is not one of auto, {', '.join(known)}")
-    return known[name]
+    return getattr(torch, name)
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

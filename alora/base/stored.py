@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download, try_to_load_from_cache
@@ -78,25 +77,14 @@ def _stored_weights(files: Sequence[Path]) -> str:
 
     def compute() -> str:
         with ExitStack() as stack:
-            tensors = _opened(files, stack)
+            opened = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
+            tensors = {name: shard for shard in opened for name in shard.keys()}  # noqa: SIM118
             return _tensors_digest((name, tensors[name].get_tensor(name)) for name in sorted(tensors))
 
     try:
         return remember_of(files, ".txt", compute)
     except (OSError, SafetensorError) as error:
         raise BaseError(f"the weights in {files[0].parent} cannot be read: {first_line(error)}; {REMEDY}") from error
-
-
-def _opened(files: Sequence[Path], stack: ExitStack) -> dict[str, Any]:
-    """The open file of each tensor."""
-    tensors: dict[str, Any] = {}
-    for file in files:
-        opened = stack.enter_context(safe_open(file, framework="pt"))
-        names = set(opened.keys())
-        if twice := sorted(names & set(tensors)):
-            raise BaseError(f"{file}: tensor {twice[0][:99]} is in another of the base's files, too; {REMEDY}")
-        tensors |= dict.fromkeys(names, opened)
-    return tensors
 
 
 def _tensors_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:

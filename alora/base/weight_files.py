@@ -10,6 +10,7 @@ from pathlib import Path
 
 from alora.base import REMEDY
 from alora.errors import BaseError
+from alora.received import DAMAGED, decode, refused
 from alora.text import read_json
 from alora.wire.weights import CONFIG
 
@@ -42,7 +43,11 @@ def weight_files(folder: Path) -> list[Path]:
 
 def indexed_files(index: Path) -> set[str]:
     """The files that ``index`` names; BaseError when it is not an index."""
-    places = read_json(index, BaseError, REMEDY).get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
-        raise BaseError(f"{index} does not say which tensor is in which file (weight_map); {REMEDY}")
+    try:
+        places = decode(dict[str, str], read_json(index, BaseError, REMEDY).get("weight_map"), "weight_map")
+        if not places:
+            raise TypeError("weight_map is empty")
+    except TypeError as error:
+        why = f"{index} does not say which tensor is in which file ({error}); {REMEDY}"
+        raise refused(BaseError, DAMAGED, why) from error
     return set(places.values())

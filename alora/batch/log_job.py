@@ -5,7 +5,6 @@ A shard is scored by itself, here or in an actor of a Ray cluster, so where it w
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,8 @@ def _bundle_verdicts(recipe: Recipe) -> dict[str, Any]:
         # One adapter answers otherwise on another prompt: a longer prefix, say.
         known = {key: content[key] for key in ("prompt", "suffix")}
         known |= {"adapter": bundle.manifest.adapter_digest, "labels": list(bundle.policy.labels)}
-        policies[bundle.policy.id] = known | asdict(point.calibration) | {"histogram": point.histogram}
+        known |= {name: getattr(point, name) for name in ("temperature", "threshold", "bias", "histogram")}
+        policies[bundle.policy.id] = known
     return {"policies": policies, "base": bundles[0].manifest.base.fingerprint.as_dict() | {"dtype": base.dtype}}
 
 

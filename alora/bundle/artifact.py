@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from alora.adapter import CONFIG_FILE
-from alora.bundle.battery import BATTERY_FILE, Read, battery_folders, require_one_base
-from alora.bundle.light import LightBundle
+from alora.bundle.battery import BATTERY_FILE, battery_folders, require_one_base
+from alora.bundle.light import Bundle
 from alora.bundle.manifest import MANIFEST_FILE, read_manifest
 from alora.config.paths import HUB_ID
 from alora.config.schema import BaseSettings, Recipe
@@ -67,7 +67,10 @@ def find_artifact(folder: Path | str) -> Artifact:
     for kind in Kind:
         if (folder / kind.value).is_file():
             if kind is Kind.RUN:
-                return Artifact(kind, folder, _bundles(folder), _adapters(folder), run)
+                listed = (folder / BATTERY / BATTERY_FILE).is_file()
+                bundles = battery_folders(folder / BATTERY) if listed else []
+                adapters = (file.parent for file in sorted(folder.glob(f"{POLICIES}/*/{ADAPTER}/{CONFIG_FILE}")))
+                return Artifact(kind, folder, tuple(bundles), tuple(adapters), run)
             several = tuple(battery_folders(folder)) if kind is Kind.BATTERY else (folder,)
             return Artifact(kind, folder, () if kind is Kind.ADAPTER else several, several, run)
     marks = ", ".join(kind.value for kind in Kind)
@@ -83,16 +86,6 @@ def _require_plain(run: Path) -> None:
         battery_folders(battery)
 
 
-def _bundles(run: Path) -> tuple[Path, ...]:
-    if (run / BATTERY / BATTERY_FILE).is_file():
-        return tuple(battery_folders(run / BATTERY))
-    return ()
-
-
-def _adapters(run: Path) -> tuple[Path, ...]:
-    return tuple(file.parent for file in sorted(run.glob(f"{POLICIES}/*/{ADAPTER}/{CONFIG_FILE}")))
-
-
 Item = TypeVar("Item")
 NO_BUNDLE = "no bundle is given; add artifact=DIR (a bundle, a run or a battery) or bundles=[A,B]"
 
@@ -102,15 +95,15 @@ def named_artifacts(recipe: Recipe) -> list[str]:
 
 
 def read_bundles(
-    named: Sequence[str], base: BaseSettings, policies: Sequence[str], read: Callable[[Path], Read]
-) -> tuple[list[Read], BaseSettings]:
+    named: Sequence[str], base: BaseSettings, policies: Sequence[str], read: Callable[[Path], Bundle]
+) -> tuple[list[Bundle], BaseSettings]:
     """The bundles in the folders ``named`` (a run or a battery holds several), and the base they share.
 
     ``policies`` takes only those that it lists, of all folders together.
     """
     if not named:
         raise ConfigError(NO_BUNDLE)
-    found: list[tuple[Read, Artifact]] = []
+    found: list[tuple[Bundle, Artifact]] = []
     for artifact in map(find_artifact, named):
         if not artifact.bundles:
             has_adapter = artifact.adapters or artifact.kind is not Kind.RUN
@@ -129,8 +122,8 @@ def open_artifact(
     artifact: str | Path | Sequence[str | Path],
     base: str | Path | BaseSettings | None,
     policies: Sequence[str],
-    read: Callable[[Path], Read],
-) -> tuple[list[Read], BaseSettings]:
+    read: Callable[[Path], Bundle],
+) -> tuple[list[Bundle], BaseSettings]:
     """What :func:`alora.load` takes as ``artifact``, as bundles; a hub id is fetched first."""
     from alora.bundle.hub import fetch_bundle  # huggingface_hub, which takes a while
 
@@ -173,7 +166,7 @@ def members_by_policy(artifact: Artifact) -> dict[str, Path]:
     return found
 
 
-def base_of_bundle(bundle: LightBundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:
+def base_of_bundle(bundle: Bundle, artifact: Artifact, given: BaseSettings) -> BaseSettings:
     """The base to load for ``bundle``: the one given, else the manifest's; its run has the path of a local one."""
     if given.source is None and bundle.manifest.base.local and (run := saved_run(artifact)) is not None:
         given = replace(given, source=run.base.source)

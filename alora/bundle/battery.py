@@ -5,40 +5,53 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from alora.atomic import write_json
-from alora.bundle.light import LightBundle
+from alora.bundle.light import Bundle
 from alora.config.setting import names_a_folder
 from alora.errors import BundleError
-from alora.received import Folder, read_record
+from alora.received import NOT_OURS, Folder, read_record, refused
 
 BATTERY_FILE = "battery.json"
 SCHEMA_VERSION = 1
 _REMEDY = "write the battery again"
-Read = TypeVar("Read", bound=LightBundle)
+
+
+@dataclass(frozen=True)
+class _Battery:
+    """``battery.json``."""
+
+    schema_version: int
+    bundles: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in self.bundles:
+            if not names_a_folder(name):
+                raise ValueError(f"{name[:80]!r} is not a name of a folder next to it")
+        if len(set(self.bundles)) < len(self.bundles):
+            raise ValueError("a bundle is there twice")
 
 
 def battery_folders(folder: Path | str) -> list[Path]:
     """The folders of the bundles that ``battery.json`` lists, in its order, not opened yet. What lies next to them is
     not looked at: a guard's users put bundles there, also such as it refuses."""
-    names = _names(Path(folder) / BATTERY_FILE)
+    file = Path(folder) / BATTERY_FILE
+    if not file.exists():
+        raise refused(BundleError, NOT_OURS, f"{folder} has no {file.name}, so it is not a battery")
+    names = read_record(_Battery, file, BundleError, _REMEDY, schema_version=SCHEMA_VERSION).bundles
     Folder(Path(folder), BundleError, _REMEDY, *names, BATTERY_FILE)
     return [Path(folder) / name for name in names]
 
 
-def write_battery(folder: Path | str, bundles: Sequence[LightBundle]) -> None:
+def write_battery(folder: Path | str, bundles: Sequence[Bundle]) -> None:
     """List ``bundles``, which are folders directly inside ``folder``, in its ``battery.json``."""
     folder = Path(folder)
-    elsewhere = [str(bundle.folder) for bundle in bundles if bundle.folder.absolute().parent != folder.absolute()]
-    if elsewhere:
-        raise BundleError(f"{elsewhere[0]} is not a folder inside the battery {folder}; export it there")
     require_one_base(bundles)
-    content = {"schema_version": SCHEMA_VERSION, "bundles": [bundle.folder.name for bundle in bundles]}
+    listed = _Battery(SCHEMA_VERSION, tuple(bundle.folder.name for bundle in bundles))
     try:
-        write_json(folder / BATTERY_FILE, content)
+        write_json(folder / BATTERY_FILE, asdict(listed))
     except OSError as error:
         raise BundleError(f"{folder / BATTERY_FILE} cannot be written: {error.strerror or error}") from error
 
@@ -55,7 +68,7 @@ def require_all_listed(folder: Path | str, names: Collection[str]) -> None:
         )
 
 
-def require_one_base(bundles: Sequence[LightBundle]) -> None:
+def require_one_base(bundles: Sequence[Bundle]) -> None:
     """Check that one prefix pass can serve all bundles."""
     if not bundles:
         raise BundleError("there are no bundles to score with; list at least one")
@@ -67,7 +80,7 @@ def require_one_base(bundles: Sequence[LightBundle]) -> None:
         require_one_prefix(bundles[0], bundle)
 
 
-def require_one_prefix(first: LightBundle, bundle: LightBundle) -> None:
+def require_one_prefix(first: Bundle, bundle: Bundle) -> None:
     """BundleError where a conversation's prefix is not the same for both: another base, or other settings of it."""
     parts = first.manifest.base.fingerprint.differences(bundle.manifest.base.fingerprint)
     if parts:
@@ -83,7 +96,7 @@ def require_one_prefix(first: LightBundle, bundle: LightBundle) -> None:
         )
 
 
-def _prefix_settings(bundle: LightBundle) -> dict[str, object]:
+def _prefix_settings(bundle: Bundle) -> dict[str, object]:
     prompt = bundle.manifest.prompt
     return {
         "prompt.layout": prompt.layout,
@@ -91,24 +104,3 @@ def _prefix_settings(bundle: LightBundle) -> dict[str, object]:
         "prompt.truncation": prompt.truncation,
         "base.template_kwargs": dict(bundle.manifest.template_kwargs),
     }
-
-
-@dataclass(frozen=True)
-class _Listed:
-    """``battery.json``."""
-
-    schema_version: int
-    bundles: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        for name in self.bundles:
-            if not names_a_folder(name):
-                raise ValueError(f"{name[:80]!r} is not a name of a folder next to it")
-        if len(set(self.bundles)) < len(self.bundles):
-            raise ValueError("a bundle is there twice")
-
-
-def _names(file: Path) -> tuple[str, ...]:
-    if not file.exists():
-        raise BundleError(f"{file.parent} has no {file.name}, so it is not a battery")
-    return read_record(_Listed, file, BundleError, _REMEDY, schema_version=SCHEMA_VERSION).bundles

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from alora.data.messages import Conversation, Message, as_row
 from alora.errors import BundleError
@@ -31,28 +31,17 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 0.25, "float16": 0.05, "float64": 1e-
 
 @dataclass(frozen=True)
 class GoldenRow:
-    """A conversation, the sha256 of its prefix's token ids, and one logit per label (float32 values)."""
-
-    conversation: Conversation
-    prefix_sha256: str
-    label_logits: tuple[float, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """One line of ``golden.jsonl``."""
-        return as_row(self.conversation) | {
-            "prefix_sha256": self.prefix_sha256,
-            "label_logits": list(self.label_logits),
-        }
-
-
-@dataclass(frozen=True)
-class _Line:
-    """One line of ``golden.jsonl``."""
+    """One line of ``golden.jsonl``: a conversation, the sha256 of its prefix's token ids, and one logit per label
+    (float32 values)."""
 
     id: str
     messages: tuple[Message, ...]
     prefix_sha256: str
     label_logits: tuple[float, ...]
+
+    @property
+    def conversation(self) -> Conversation:
+        return Conversation(self.id, self.messages)
 
 
 def prefix_digest(prefix: Prefix) -> str:
@@ -68,7 +57,8 @@ def measure(
     for conversation in conversations:
         prefix = renderer.prefix(conversation)
         (logits_L,) = scorer.label_logits(prefix, [suffix])
-        rows.append(GoldenRow(conversation, prefix_digest(prefix), tuple(float(logit) for logit in logits_L)))
+        logits_L = tuple(float(logit) for logit in logits_L)
+        rows.append(GoldenRow(conversation.id, tuple(conversation.messages), prefix_digest(prefix), logits_L))
     return tuple(rows)
 
 
@@ -109,7 +99,8 @@ def _log_softmax(logits_L: Sequence[float]) -> tuple[float, ...]:
 
 def write_golden(file: Path, rows: Sequence[GoldenRow]) -> None:
     """Write ``golden.jsonl``; floats keep every bit."""
-    file.write_text("".join(json.dumps(row.as_dict(), ensure_ascii=True) + "\n" for row in rows), encoding="utf-8")
+    lines = [vars(row) | {"messages": as_row(row.conversation)["messages"]} for row in rows]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def read_golden(file: Path) -> tuple[GoldenRow, ...]:
@@ -117,8 +108,7 @@ def read_golden(file: Path) -> tuple[GoldenRow, ...]:
     rows, number = list[GoldenRow](), 0
     try:
         for number, line in enumerate(read_whole(file).splitlines(), start=1):  # noqa: B007 the error names it
-            row = decode(_Line, json.loads(line))
-            rows.append(GoldenRow(Conversation(row.id, row.messages), row.prefix_sha256, row.label_logits))
+            rows.append(decode(GoldenRow, json.loads(line)))
     except (OSError, ValueError, TypeError) as error:
         raise refused(
             BundleError, DAMAGED, f"{file}:{number}: not a golden row ({error}); export the bundle again"

@@ -1,11 +1,9 @@
-"""Open a bundle without its weights: whole, unchanged, an aLoRA by both markers. Imports no torch.
-
-:class:`alora.bundle.read.Bundle` adds the weights.
-"""
+"""Open a bundle: whole, unchanged, an aLoRA by both markers. Imports no torch until its weights are asked for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,21 +19,23 @@ from alora.bundle.manifest import (
     served_name,
 )
 from alora.config.schema import BaseSettings
-from alora.errors import BundleError
+from alora.errors import BundleError, ConfigError
 from alora.identity.certificate import read_certificate
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
-from alora.received import Folder
+from alora.received import CHANGED, DAMAGED, NEWER, NOT_OURS, Folder, refused
 from alora.text import read_json
-from alora.verdict import Calibration
+from alora.verdict import OperatingPoint
 from alora.version import __version__
 from alora.wire.weights import makes_adapter, weights_digest
 
 if TYPE_CHECKING:
+    from alora.adapter.folder import AdapterWeights
     from alora.base.describe import DescribedBase
     from alora.base.fingerprint import Fingerprint
     from alora.base.load import LoadedBase
 
+_changed = partial(refused, BundleError, CHANGED)
 _INVOCATION_KEY = "alora_invocation_tokens"
 _DIFFERENT_BASE = {
     "weights": "the base's weights are not those that the adapter was trained on; load {source}",
@@ -51,8 +51,8 @@ _DIFFERENT_BASE = {
 
 
 @dataclass(frozen=True)
-class LightBundle:
-    """A bundle that was read and is whole, without its weights in memory: what a client of a server needs.
+class Bundle:
+    """A bundle that was read and is whole.
 
     ``golden`` is empty when it was exported without golden rows.
     """
@@ -80,16 +80,29 @@ class LightBundle:
         """The digest of its adapter's files, by which a request on a server says which weights may answer it."""
         return weights_digest({name: record.sha256 for name, record in self.manifest.files.items()})
 
+    @cached_property
+    def weights(self) -> AdapterWeights:
+        """Its adapter, read when it is first asked for; BundleError unless it is the one that was certified."""
+        from alora.adapter.folder import load_adapter  # torch, which clients of a server go without
+
+        weights, certified = load_adapter(self.folder), self.manifest.adapter_digest
+        if weights.digest != certified:
+            raise _changed(
+                f"{self.folder}: the adapter's digest is {weights.digest[:12]}, the manifest's is {certified[:12]}: "
+                "not the adapter that was certified; export the bundle again"
+            )
+        return weights
+
     @property
-    def calibration(self) -> Calibration:
-        return self.manifest.operating_point.calibration
+    def calibration(self) -> OperatingPoint:
+        return self.manifest.operating_point
 
     def base_settings(self, given: BaseSettings) -> BaseSettings:
         """The base to load: what the user gave, and from the manifest what they left open."""
         record = self.manifest.base
         template_kwargs = dict(self.manifest.template_kwargs)
         if given.template_kwargs not in ({}, template_kwargs):
-            raise BundleError(
+            raise ConfigError(
                 f"{self.folder} was trained with base.template_kwargs={template_kwargs}, and keeps to them; leave "
                 f"{given.template_kwargs} out"
             )
@@ -97,7 +110,7 @@ class LightBundle:
         if given.source is not None:
             return replace(given, quantization=quantization, template_kwargs=template_kwargs)
         if record.local:
-            raise BundleError(
+            raise ConfigError(
                 f"{self.folder}: its base was a local folder, {record.source!r}; name the folder: base.source=FOLDER"
             )
         return replace(
@@ -120,23 +133,24 @@ class LightBundle:
     def check_prompts(self, base: LoadedBase | DescribedBase) -> None:
         """Check that prompts still become the same token ids with the base's tokenizer, however it is quantized."""
         renderer = self.renderer(base)
-        same = renderer.suffix(self.policy) == self.suffix and all(
+        if renderer.suffix(self.policy) == self.suffix and all(
             prefix_digest(renderer.prefix(row.conversation)) == row.prefix_sha256 for row in self.golden
-        )
-        if not same:
-            made_by = self.manifest.versions.get("alora", "another version")
-            if made_by == __version__:
-                made_with = self.manifest.versions.get("transformers", "version")
-                raise BundleError(
-                    f"{self.folder} was made by this version of alora, {made_by}, but its suffix, label tokens or "
-                    f"golden rows are not those that it renders: {MANIFEST_FILE} or {GOLDEN_FILE} was changed after "
-                    f"it was written, or the transformers {made_with} that it was made with renders otherwise; "
-                    "copy the original back, or export the bundle again"
-                )
-            raise BundleError(
-                f"{self.folder} was made by alora {made_by}, which rendered prompts in another way than this one; "
-                f"install that version, or train the policy again"
+        ):
+            return
+        made_by, made_with = (self.manifest.versions.get(name, "unknown") for name in ("alora", "transformers"))
+        if made_by == __version__:
+            raise _changed(
+                f"{self.folder} was made by this version of alora, {made_by}, but its suffix, label tokens or "
+                f"golden rows are not those that it renders: {MANIFEST_FILE} or {GOLDEN_FILE} was changed after "
+                f"it was written, or the transformers {made_with} that it was made with renders otherwise; "
+                "copy the original back, or export the bundle again"
             )
+        raise refused(
+            BundleError,
+            NEWER,
+            f"{self.folder} was made by alora {made_by}, which rendered prompts in another way than this one; "
+            "install that version, or train the policy again",
+        )
 
 
 def require_base(folder: Path, made: Fingerprint, source: str, base: LoadedBase | DescribedBase) -> None:
@@ -147,10 +161,10 @@ def require_base(folder: Path, made: Fingerprint, source: str, base: LoadedBase 
         facts = {"source": source, "made": made.quantization, "found": found.quantization}
         facts |= {"made_settings": made.quantization_settings, "found_settings": found.quantization_settings}
         lines = [_DIFFERENT_BASE[name].format(**facts) for name in differences]
-        raise BundleError("\n  ".join([f"{folder} does not fit the base {base.source}:", *lines]))
+        raise refused(BundleError, NOT_OURS, "\n  ".join([f"{folder} does not fit the base {base.source}:", *lines]))
 
 
-def read_bundle(folder: Path | str) -> LightBundle:
+def read_bundle(folder: Path | str) -> Bundle:
     """Read a bundle and check everything that needs neither a base nor the weights in memory."""
     folder = Path(folder)
     received = received_bundle(folder)
@@ -161,19 +175,18 @@ def read_bundle(folder: Path | str) -> LightBundle:
     _require_certificate(folder, manifest)
     golden = read_golden(folder / GOLDEN_FILE) if GOLDEN_FILE in manifest.files else ()
     if any(len(row.label_logits) != len(manifest.policy.labels) for row in golden):
-        raise BundleError(f"{folder / GOLDEN_FILE} has not one logit per label; export the bundle again")
-    return LightBundle(folder, manifest, golden)
+        raise _changed(f"{folder / GOLDEN_FILE} has not one logit per label; export the bundle again")
+    return Bundle(folder, manifest, golden)
 
 
 def _require_files(received: Folder, manifest: Manifest) -> None:
     needed = {CONFIG_FILE, WEIGHTS_FILE} | ({CERTIFICATE_FILE} if manifest.certificate else set())
     if unlisted := sorted(needed - set(manifest.files)):
-        raise BundleError(
-            f"{received.path / MANIFEST_FILE} does not list {', '.join(unlisted)}; export the bundle again"
-        )
+        why = f"{received.path / MANIFEST_FILE} does not list {', '.join(unlisted)}; export the bundle again"
+        raise refused(BundleError, DAMAGED, why)
     received.require_there(manifest.files)
     if stray := sorted(name for name in received.files if makes_adapter(name) and name not in manifest.files):
-        raise BundleError(
+        raise _changed(
             f"{received.path / stray[0]} is not a file of this bundle, and its name makes it part of the adapter; move "
             "it away"
         )
@@ -183,17 +196,13 @@ def _require_certificate(folder: Path, manifest: Manifest) -> None:
     record = manifest.certificate
     if manifest.activated and (record is None or not record.passed):
         state = "no KV identity certificate" if record is None else "a KV identity certificate that failed"
-        raise BundleError(f"{folder} has {state}, so its adapter must not share a cache; export it with alora again")
+        why = f"{folder} has {state}, so its adapter must not share a cache; export it with alora again"
+        raise refused(BundleError, DAMAGED, why)
     if record is not None and record.sha256 != manifest.files[CERTIFICATE_FILE].sha256:
-        raise BundleError(
-            f"{folder / CERTIFICATE_FILE} is not the certificate that {MANIFEST_FILE} names; export again"
-        )
+        raise _changed(f"{folder / CERTIFICATE_FILE} is not the certificate that {MANIFEST_FILE} names; export again")
     if record is not None:
-        try:
-            certificate = read_certificate(folder / CERTIFICATE_FILE)
-            certificate.require(manifest.base.fingerprint, manifest.adapter_digest)
-        except BundleError as error:
-            raise BundleError(f"{folder}: {error}") from error
+        certificate = read_certificate(folder / CERTIFICATE_FILE)
+        certificate.require(manifest.base.fingerprint, manifest.adapter_digest, folder)
 
 
 def _compare_markers(folder: Path, manifest: Manifest) -> None:
@@ -202,18 +211,18 @@ def _compare_markers(folder: Path, manifest: Manifest) -> None:
     invocation = read_json(file, BundleError, "copy or export the bundle again").get(_INVOCATION_KEY)
     recorded = list(manifest.suffix.invocation_ids)
     if manifest.activated and invocation is None:
-        raise BundleError(
+        raise _changed(
             f"{file} has no {_INVOCATION_KEY}, but {MANIFEST_FILE} says that this is an activated LoRA: a tool deleted "
             "the key, and the adapter would silently run as a plain LoRA; copy the original file back, or set it to "
             f"{recorded}"
         )
     if not manifest.activated and invocation is not None:
-        raise BundleError(
+        raise _changed(
             f"{file} has {_INVOCATION_KEY}, but {MANIFEST_FILE} says that this is a plain LoRA trained from token 0; "
             "one of them was changed: export the bundle again"
         )
     if manifest.activated and invocation != recorded:
-        raise BundleError(
+        raise _changed(
             f"{file}: {_INVOCATION_KEY} is {invocation}, but the suffix in {MANIFEST_FILE} begins with {recorded}; "
             "one of them was changed: export the bundle again"
         )

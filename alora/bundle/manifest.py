@@ -17,7 +17,7 @@ from alora.errors import BundleError
 from alora.evaluation.records import Evaluation
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
-from alora.received import DAMAGED, NOT_OURS, FileRecord, Folder, decode, refused, require_sealed, require_version
+from alora.received import DAMAGED, NOT_OURS, SEAL, FileRecord, Folder, decode, refused, require_sealed, require_version
 from alora.text import content_digest
 from alora.verdict import OperatingPoint
 
@@ -32,8 +32,7 @@ BUNDLE_FILES = (MANIFEST_FILE, CERTIFICATE_FILE, GOLDEN_FILE, CARD_FILE, CONFIG_
 SCHEMA_VERSION = 1
 _REMEDY = "copy or export the bundle again"
 DTYPES = ("float32", "bfloat16", "float64", "float16")
-_REQUIRED = ("activated", "created", "suffix", "base", "adapter_digest", "operating_point", "evaluations", "data",
-             "certificate", "files", "versions", "sha256")  # fmt: skip
+_OPTIONAL = ("moved", "card")
 
 
 def _require_dtype(key: str, name: str) -> None:
@@ -133,7 +132,7 @@ class Manifest(Description):
     files: Mapping[str, FileRecord]
     versions: Mapping[str, str]
     created: str
-    certificate: CertificateRecord | None = None
+    certificate: CertificateRecord | None
     sha256: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -149,33 +148,31 @@ class Manifest(Description):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types with the manifest's own digest; :func:`manifest_from_dict` reads it back."""
-        content = {
-            "schema_version": SCHEMA_VERSION,
-            "activated": self.activated,
-            "created": self.created,
+        content = {"schema_version": SCHEMA_VERSION} | asdict(self)
+        content["prompt"]["template_kwargs"] = content.pop("template_kwargs")
+        content |= {
             "policy": self.policy.as_dict(),
-            "prompt": asdict(self.prompt) | {"template_kwargs": dict(self.template_kwargs)},
-            "suffix": {name: list(ids) for name, ids in asdict(self.suffix).items()},
-            "base": asdict(self.base),
-            "adapter_digest": self.adapter_digest,
             "operating_point": self.operating_point.as_dict(),
             "evaluations": [evaluation.as_dict() for evaluation in self.evaluations],
-            "data": {split: dict(counts) for split, counts in self.data.items()},
-            "certificate": self.certificate and asdict(self.certificate) | {"dtypes": list(self.certificate.dtypes)},
-            "files": {name: asdict(record) for name, record in sorted(self.files.items())},
-            "versions": dict(self.versions),
-            "card": asdict(self.card) | {"languages": list(self.card.languages), "training": dict(self.card.training)},
-            **({} if self.moved is None else {"moved": asdict(self.moved)}),
         }
-        return content | {"sha256": content_digest(content)}
+        content = json.loads(json.dumps(content, allow_nan=False))  # of tuples lists
+        return content | {SEAL: content_digest(content)}
 
     def to_json(self) -> str:
-        return json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n"
+        return json.dumps(self.as_dict(), indent=2) + "\n"
+
+
+_FIELDS = tuple(item.name for item in fields(Manifest))
 
 
 def served_name(policy: str, digest: str) -> str:
     """An adapter's name on a server: ``policy@`` and 12 digits of its weights' digest."""
     return f"{policy}@{digest[:12]}"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read ``alora.json``."""
+    return manifest_in(received_bundle(folder))
 
 
 def received_bundle(folder: Path) -> Folder:
@@ -184,11 +181,6 @@ def received_bundle(folder: Path) -> Folder:
     if MANIFEST_FILE not in received.files:
         raise refused(BundleError, NOT_OURS, _no_manifest(folder))
     return received
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Read ``alora.json``."""
-    return manifest_in(received_bundle(folder))
 
 
 def manifest_in(received: Folder) -> Manifest:
@@ -209,22 +201,11 @@ def manifest_from_dict(content: Mapping[str, Any], where: str) -> Manifest:
     require_version(content, where, BundleError, _REMEDY, "schema_version", SCHEMA_VERSION)
     require_sealed(content, where, BundleError, _REMEDY)
     try:
-        return _manifest(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        prompt = dict(content["prompt"])
+        flat = {**content, "template_kwargs": prompt.pop("template_kwargs"), "prompt": prompt}
+        # A key that this version does not know is left alone; all but two of its own must be there.
+        return decode(Manifest, {name: flat[name] for name in _FIELDS if name in flat or name not in _OPTIONAL})
+    except (KeyError, TypeError, ValueError) as error:
         raise refused(
             BundleError, DAMAGED, f"{where} is not a valid manifest: {type(error).__name__}: {error}; {_REMEDY}"
         ) from error
-
-
-def _manifest(content: Mapping[str, Any]) -> Manifest:
-    """Keys at the top that this version does not know are left alone; each of the others must be there."""
-    policy, prompt = (decode(Mapping[str, Any], content[name], name) for name in ("policy", "prompt"))
-    labels = decode(Mapping[str, str], policy["labels"], "policy.labels")
-    texts = {name: policy[name] for name in ("id", "title", "rule")}
-    nested = {
-        "policy": texts | {"labels": list(labels), "answers": list(labels.values())},
-        "template_kwargs": prompt.pop("template_kwargs"),
-        "prompt": prompt,
-    }
-    optional = {"moved": content.get("moved"), "card": content.get("card", {})}
-    return decode(Manifest, {name: content[name] for name in _REQUIRED} | nested | optional)

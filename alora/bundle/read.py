@@ -1,64 +1,48 @@
 """Open a bundle with its weights, for a forward in this process."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from alora.adapter.folder import AdapterWeights, load_adapter
 from alora.base.load import LoadedBase
 from alora.bundle.battery import battery_folders, require_one_base
-from alora.bundle.golden import disagreement, largest_difference, tolerance
-from alora.bundle.light import LightBundle, read_bundle
-from alora.errors import BundleError, CheckFailed
+from alora.bundle.golden import disagreement, largest_difference, measure, tolerance
+from alora.bundle.light import Bundle, read_bundle
+from alora.errors import CheckFailed
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 from alora.text import note
 
 
-@dataclass(frozen=True)
-class Bundle(LightBundle):
-    """A bundle that was read and is whole, with its weights."""
-
-    weights: AdapterWeights
-
-    def golden_questions(self, base: LoadedBase, rows: int | None = None, adapter: int = 0) -> list[Question]:
-        """What its first golden rows ask adapter number ``adapter`` of a scorer."""
-        renderer = self.renderer(base)
-        return [Question(renderer.prefix(row.conversation), [self.suffix], [adapter]) for row in self.golden[:rows]]
-
-    def check_golden(self, base: LoadedBase, tolerance: float) -> float:
-        """Score the golden rows on ``base`` and return the largest difference (absolute; relative above 1)."""
-        self.check_base(base)
-        asked = self.golden_questions(base)
-        with Scorer(base, [self.weights]) as scorer:
-            answers = [tuple(map(float, scorer.score_rows([question])[0][0])) for question in asked]
-        again = [replace(row, label_logits=logits_L) for row, logits_L in zip(self.golden, answers, strict=True)]
-        difference = largest_difference(self.golden, again)
-        if not difference <= tolerance:
-            raise CheckFailed(
-                f"{self.folder}: label logits of its golden rows differ by {difference:.2e}, above {tolerance:.0e} "
-                f"(made in {self.manifest.base.dtype}, now {base.dtype})"
-            )
-        return difference
+def check_golden(bundle: Bundle, base: LoadedBase, tolerance: float) -> float:
+    """Score the golden rows on ``base`` and return the largest difference (absolute; relative above 1)."""
+    bundle.check_base(base)
+    conversations = [row.conversation for row in bundle.golden]
+    with Scorer(base, [bundle.weights]) as scorer:
+        again = measure(scorer, bundle.renderer(base), bundle.suffix, conversations)
+    difference = largest_difference(bundle.golden, again)
+    if not difference <= tolerance:
+        raise CheckFailed(
+            f"{bundle.folder}: label logits of its golden rows differ by {difference:.2e}, above {tolerance:.0e} "
+            f"(made in {bundle.manifest.base.dtype}, now {base.dtype})"
+        )
+    return difference
 
 
 def check_bundles(bundles: Sequence[Bundle], base: LoadedBase, rows: int | None = 2) -> None:
     """Check that ``base`` is every bundle's, and that each adapter answers its golden rows there as it did when it was
-    exported. A digest shows only that a file is the listed one. All bundles share one pass.
-
-    Args:
-        rows: golden rows of each bundle that are asked; None: all of them.
-    """
+    exported, by ``rows`` of them (None: all). A digest shows only that a file is the listed one. All bundles share one
+    pass."""
     for bundle in bundles:
         bundle.check_base(base)
     asked = [(bundle, bundle.golden[:rows]) for bundle in bundles if bundle.golden]
     if not asked:
         return
     questions = [
-        question
-        for adapter, (bundle, _) in enumerate(asked)
-        for question in bundle.golden_questions(base, rows, adapter)
+        Question(renderer.prefix(row.conversation), [bundle.suffix], [adapter])
+        for adapter, (bundle, golden) in enumerate(asked)
+        for renderer in (bundle.renderer(base),)
+        for row in golden
     ]
     with Scorer(base, [bundle.weights for bundle, _ in asked]) as scorer:
         answers = iter(scorer.score_rows(questions))
@@ -87,15 +71,10 @@ def check_bases(bundles: Sequence[Bundle], base: LoadedBase) -> None:
 
 
 def load_bundle(folder: Path | str) -> Bundle:
-    """Read a bundle and check everything that needs no base."""
-    light = read_bundle(folder)
-    weights = load_adapter(light.folder)
-    if weights.digest != light.manifest.adapter_digest:
-        raise BundleError(
-            f"{folder}: the adapter's digest is {weights.digest[:12]}, the manifest's is "
-            f"{light.manifest.adapter_digest[:12]}: not the adapter that was certified; export the bundle again"
-        )
-    return Bundle(light.folder, light.manifest, light.golden, weights)
+    """:func:`~alora.bundle.light.read_bundle`, with its weights in memory."""
+    bundle = read_bundle(folder)
+    _ = bundle.weights
+    return bundle
 
 
 def load_battery(folder: Path | str) -> list[Bundle]:

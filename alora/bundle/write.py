@@ -27,7 +27,7 @@ from alora.bundle.manifest import (
     Manifest,
     read_manifest,
 )
-from alora.bundle.read import Bundle, load_bundle
+from alora.bundle.read import Bundle, check_golden, load_bundle
 from alora.data.probes import probe_conversations
 from alora.errors import BundleError, CheckFailed
 from alora.identity.certificate import Certificate, write_certificate
@@ -184,7 +184,7 @@ def _check_reloaded(folder: Path, contents: BundleContents, stored: tuple[Golden
     if bundle.golden != stored:
         raise CheckFailed(f"{folder.name}: the golden rows read back from disk are not those that were written")
     measured = stored or _measure(contents, 1)
-    replace(bundle, golden=measured).check_golden(contents.base, RELOAD_TOLERANCE)
+    check_golden(replace(bundle, golden=measured), contents.base, RELOAD_TOLERANCE)
 
 
 def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
@@ -209,11 +209,7 @@ def require_replaceable(folder: Path, policy: str) -> None:
     folder = own_link(folder) or folder  # as in put_folder
     if folder.is_symlink():
         raise BundleError(f"{folder} is a link, which a folder would replace; name the folder that it leads to")
-    if outer := next((parent for parent in folder.parents if (parent / MANIFEST_FILE).exists()), None):
-        raise BundleError(f"{folder} lies in the bundle {outer}, which holds its own files alone; give another output=")
-    if folder.exists() and not folder.is_dir():
-        raise BundleError(f"{folder} is a file; give another output=")
-    if not folder.exists() or not any(folder.iterdir()):
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     try:
         there = read_manifest(folder).policy.id

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from typing import Any, Self
 
-from alora.bundle.light import LightBundle
+from alora.bundle.light import Bundle
 from alora.client.guard import Guard
 from alora.data.conversation import Conversation, LabelledConversation
 from alora.data.messages import as_row
@@ -29,7 +29,7 @@ class GuardScorer:
         ConfigError: it does not answer, or does not serve what is asked for.
     """
 
-    def __init__(self, url: str, bundles: Sequence[LightBundle] = ()) -> None:
+    def __init__(self, url: str, bundles: Sequence[Bundle] = ()) -> None:
         self._guard, self._ended, self._url = Guard(url, timeout=600), Event(), named(url)
         self.asked = [policy for policy in self._guard.policies() if policy.stage == "live"]
         if not self.asked:
@@ -37,7 +37,7 @@ class GuardScorer:
         if bundles:
             self.asked = [self._served(bundle) for bundle in bundles]
 
-    def _served(self, bundle: LightBundle) -> PolicyCard:
+    def _served(self, bundle: Bundle) -> PolicyCard:
         """The policy that the guard serves of ``bundle``: the same weights, labels and threshold."""
         for policy in self.asked:
             served = (policy.adapter, policy.digest, policy.labels, policy.threshold)

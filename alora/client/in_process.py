@@ -51,12 +51,8 @@ class Battery:
     def score(self, messages: Messages) -> Verdicts:
         """Every policy's verdict on one conversation, from one pass over it.
 
-        Args:
-            messages: a list of ``{"role": ..., "content": ...}``, or a row with such a list under ``messages``.
-
-        Raises:
-            DataError, RenderError: it is not a conversation.
-            ConfigError: it is longer than the base takes.
+        ``messages`` are a list of ``{"role": ..., "content": ...}``, or a row with such a list. DataError or
+        RenderError where they are no conversation, ConfigError where it is longer than the base takes.
         """
         return next(self._each([("", messages)]))
 
@@ -67,11 +63,8 @@ class Battery:
     def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
         """:meth:`score` of each row, in order; rows are packed together as far as memory allows.
 
-        Args:
-            errors: "return": a row without a verdict gives its error, and scoring goes on.
-
-        Raises:
-            DataError, RenderError, ConfigError: as :meth:`score` does; the message names the row (``row 17: ...``).
+        With ``errors="return"`` a row without a verdict gives its error, and scoring goes on; else it is raised, and
+        names the row (``row 17: ...``).
         """
         if errors not in ("raise", "return"):
             raise ConfigError(f"errors is {errors!r}; give raise or return")

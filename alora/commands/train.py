@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from alora.adapter.folder import load_adapter
 from alora.adapter.targets import trainable_modules
 from alora.base.limits import require_rank, too_long_prompts
-from alora.base.load import LoadedBase
+from alora.base.load import load_skeleton
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
 from alora.bundle.manifest import CardRecord
@@ -102,11 +103,10 @@ def generate_rows(recipe: Recipe) -> Recipe:
     """
     if recipe.data.train != GENERATE:
         return recipe
-    processes = join_processes(recipe.base.device)
-    if processes.count > 1:
+    if join_processes(recipe.base.device).count > 1:
         raise ConfigError("data.train=generate asks in one process; run alora generate, then train on its rows")
     require_tracking(recipe.tracking)
-    _require_fit(recipe, open_base(recipe, processes))
+    _require_fit(recipe, load_skeleton(recipe.base))
     return generated(recipe)
 
 
@@ -128,15 +128,15 @@ def metric(recipe: Recipe) -> float | None:
     return sum(losses) / len(losses) if losses else None
 
 
-def _require_fit(recipe: Recipe, base: LoadedBase) -> None:
-    require_rank(base.model, recipe.adapter.rank)
-    trainable_modules(base.model, recipe.adapter.targets)
+def _require_fit(recipe: Recipe, model: PreTrainedModel) -> None:
+    require_rank(model, recipe.adapter.rank)
+    trainable_modules(model, recipe.adapter.targets)
 
 
 def _require_ready(this: TrainingRun) -> None:
     """What would fail after the training fails before it: words and targets that the base lacks, long rows."""
     this.each(this.spec)
-    _require_fit(this.recipe, this.base)
+    _require_fit(this.recipe, this.base.model)
     rows = [*this.splits.train, *this.splits.validation, *this.splits.test]
     suffixes = {policy.id: this.renderer.suffix(policy) for policy in this.going}
     crowded = too_long_prompts(this.base.model, this.renderer, this.seen(rows, "measuring prompts"), suffixes)

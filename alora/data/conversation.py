@@ -2,15 +2,16 @@
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.dialects import IN_FIELDS, IN_TAGS
-from alora.data.files import CHUNK, CUT_SHORT, UTF8_BOM, Row, listed, parse_json
+from alora.data.files import CHUNK, UTF8_BOM, Row, listed, parse_json
 from alora.data.findings import Finding, Findings
 from alora.data.first_rows import has, named_columns
 from alora.data.formats import FIRST, OPENAI, PAIR, recognise
@@ -57,13 +58,10 @@ class Rejected:
 
 
 class SourceReader:
-    """The rows of one source, read once: ``layout`` says how, by the first of them.
+    """The rows of one source, read once: ``layout`` says how, by the first of them, ``columns`` what they are called.
 
-    Args:
-        notes: counts the values that were not read literally.
-
-    Raises:
-        DataError: the source cannot be read, or its format is another than the one that is named.
+    Rows that alora itself wrote are read by its own columns where the named ones are not there; ``by_alora`` says so.
+    ``notes`` counts the values that were not read literally.
     """
 
     def __init__(self, source: str, settings: DataSettings, notes: Counter[str]) -> None:
@@ -71,7 +69,15 @@ class SourceReader:
         rows = read_rows(source, notes)
         head = list(islice(rows, FIRST))
         self.first = [row.value for row in head if isinstance(row.value, dict)]
+        usual, named, by = ColumnSettings(), settings.columns, written_by_alora(self.first)
+        if by is not None and not all(_has_named(row, named) for row in self.first):
+            group = named.group if named.group in self.first[0] else None
+            self._settings = settings = replace(settings, columns=replace(usual, group=group))
+            ungrouped = ", and are of no group of data.columns.group" if group != named.group else ""
+            notes[f"the rows of {source}, which alora {by} wrote, are read by their own columns{ungrouped}"] += 1
         self.layout = recognise(self.first, settings, source)
+        self.columns = replace(self.layout.columns, label="label") if self.layout.pairs else self.layout.columns
+        self.by_alora = by is not None and (self.columns.label, self.columns.labels) == (usual.label, usual.labels)
         self._rows = chain(head, rows)
         self._before = Counter(notes)
         self._count, self._seen, self._unread = 0, set[str](), dict[str, None]()
@@ -92,31 +98,14 @@ class SourceReader:
             else:
                 yield row
 
-    def columns(self, value: Any) -> ColumnSettings:
-        """What the columns of one row are called: alora's own where it wrote the row, and a named one is not there."""
-        columns, by = self.layout.columns, written_by_alora(value)
-        if by is None:
-            return replace(columns, label="label") if self.layout.pairs else columns
-        labels = [columns.labels, columns.label, *(columns.label.replace("%policy%", str(it)) for it in _ids(value))]
-        if columns.label != ColumnSettings.label and columns.labels == ColumnSettings.labels:
-            labels = labels[1:]
-        if all(has(value, name) for name in self.layout.names) and any(name in value for name in labels):
-            return columns if columns.group in (None, *value) else replace(columns, group=None)
-        ungrouped = ", and is of no group of data.columns.group" if columns.group not in (None, *value) else ""
-        self._notes[f"a row of alora {by} is read by its own columns{ungrouped}"] += 1
-        return replace(ColumnSettings(), group=None if ungrouped else columns.group)
-
-    def read(self, row: Row, columns: ColumnSettings, findings: Findings) -> Conversation | None:
+    def read(self, row: Row, findings: Findings) -> Conversation | None:
         """The conversation in one row; None where something is wrong with it; ``findings`` says what."""
         if row.problem is not None:
             findings.add(row.problem[0], row.where, row.problem[1])
             return None
-        layout = self.layout
-        if columns.messages != layout.columns.messages and not layout.pairs:
-            layout = replace(OPENAI, columns=columns)
-        elif not layout.named and isinstance(row.value, dict):
-            self._unread |= dict.fromkeys(unread_columns(row.value, columns))
-        return read_row(row.value, row.where, layout, self._settings, findings, self._openers)
+        if not self.layout.named and isinstance(row.value, dict):
+            self._unread |= dict.fromkeys(unread_columns(row.value, self.columns))
+        return read_row(row.value, row.where, self.layout, self._settings, findings, self._openers)
 
     def close(self, findings: Findings) -> None:
         """What is to be said once all rows were read."""
@@ -146,7 +135,7 @@ def unread_columns(row: Mapping[str, Any], columns: ColumnSettings) -> list[str]
     texts = [
         name for name, cell in row.items() if isinstance(name, str) and isinstance(cell, str | list | dict) and cell
     ]
-    of_labels = written_by_alora(row) or "%policy%" in columns.label  # which may be any, or alora's own
+    of_labels = written_by_alora([row]) or POLICY_PLACE in columns.label  # which may be any, or alora's own
     return [name for name in texts if not {name, key_of(name)} & known and (column_role(name) or not of_labels)]
 
 
@@ -165,18 +154,21 @@ def _chosen(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**rest, PAIR: row[name], "label": name}
 
 
-def _ids(value: Mapping[str, Any]) -> list[Any]:
-    labels = value.get("labels")
-    return list(labels) if isinstance(labels, dict | list) else []
+def _has_named(row: Mapping[str, Any], columns: ColumnSettings) -> bool:
+    """Whether a row has the columns that the settings name for its turns and its label."""
+    usual, ids = ColumnSettings(), row.get("labels")
+    labels = [name for name in (columns.label, columns.labels) if name not in (usual.label, usual.labels)]
+    forms = [name.replace(POLICY_PLACE, str(it)) for name in labels for it in (ids if isinstance(ids, dict) else [""])]
+    turns = columns.messages.split(",") if columns.messages != usual.messages else []
+    return all(has(row, name) for name in turns) and (not labels or any(form in row for form in forms))
 
 
-def written_by_alora(row: Any) -> str | None:
-    """The command of alora's that wrote ``row``, or None."""
-    if not isinstance(row, dict):
-        return None
-    return next(
-        (by for by, kinds in _OWN.items() if all(isinstance(row.get(name), kinds[name]) for name in kinds)), None
-    )
+def written_by_alora(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The command of alora's that wrote ``rows``, or None."""
+    for by, kinds in _OWN.items():
+        if rows and all(isinstance(row.get(name), kind) for row in rows for name, kind in kinds.items()):
+            return by
+    return None
 
 
 def read_conversation(
@@ -231,9 +223,7 @@ def stream_conversations(
     reader = SourceReader(source, settings, notes)
     for row in reader:
         findings = Findings(notes)
-        conversation = reader.read(row, reader.columns(row.value), findings)
-        if row.problem is not None and row.problem[1].endswith(CUT_SHORT):
-            findings.raise_if_any(source)
+        conversation = reader.read(row, findings)
         if conversation is not None:
             yield row.value, LabelledConversation(conversation, where=row.where)
         else:
@@ -252,14 +242,10 @@ class Look:
 
 
 def look(source: str, settings: DataSettings, count: int = 3) -> Look:
-    """How ``source`` is read, shown on ``count`` of its rows.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """How ``source`` is read, shown on ``count`` of its rows."""
     reader, shown = SourceReader(source, settings, Counter()), list[str]()
     for row in islice(reader, count):
-        if conversation := reader.read(row, reader.columns(row.value), Findings()):
+        if conversation := reader.read(row, Findings()):
             turns = [replace(conversation, messages=(message,)).excerpt(120) for message in conversation.messages]
             shown.append(f"{row.where}: {' | '.join(' '.join(turn.split()) for turn in turns)}"[:500])
     return Look(reader.layout.format.name, reader.layout.why, shown)

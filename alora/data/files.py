@@ -1,4 +1,4 @@
-"""Text files of rows: JSON lines, a JSON array, CSV and TSV, also packed by gzip, one row in memory at a time; and
+"""Text files of rows, also packed by gzip: JSON lines, CSV and TSV, one row in memory at a time; a JSON array and
 objects of tables, read whole."""
 
 import ast
@@ -11,7 +11,6 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ from alora.errors import DataError
 SEPARATORS = (",", ";", "\t")  # of a table; its first line shows which
 CHUNK = 2**20
 SHOWN = 8  # names in a message
-CUT_SHORT = "; the file is read up to here, as an array of rows"  # ends the one problem that hides further rows
 _GZIP, UTF8_BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
 _FOREIGN = {
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
@@ -32,7 +30,6 @@ _FOREIGN = {
 Stream = io.BufferedReader | gzip.GzipFile
 # Messages as Python prints them: pandas writes a cell so.
 PRINTED = re.compile(r"""\s*\[?\s*\{\s*['"](?:role|from|type|content|value|messages)['"]\s*:""")
-_BETWEEN = re.compile(r"[\s,]*")
 _CLASS_NUMBER = re.compile(r"\s*(-?[0-9]{1,99})(?:\.0*)?\s*")
 
 
@@ -55,13 +52,8 @@ def read_text(path: Path, name: str, table: bool, notes: Counter[str]) -> Iterat
                     raise DataError(f"{path} is {what}")
             if table:
                 yield from _read_table(stream, name, start, notes)
-            elif start.removeprefix(UTF8_BOM).lstrip().startswith(b"["):
-                with io.TextIOWrapper(stream, "utf-8-sig") as text:  # type: ignore[arg-type]
-                    yield from _read_array(text, name)
-            elif (tables := _read_tables(stream, name)) is not None:
-                for text, rows in tables:
-                    notes[text] += 1
-                    yield from rows
+            elif (rows := _read_whole(stream, name, start, notes)) is not None:
+                yield from (Row(f"{name}:{number}", row) for number, row in enumerate(rows, 1))
             else:
                 yield from _read_lines(stream, name)
     except UnicodeDecodeError as error:
@@ -85,15 +77,6 @@ def parse_json(text: str) -> Any:
     except json.JSONDecodeError as error:
         cut = ", the text ends too early" if error.pos >= len(text.rstrip()) else ""
         raise ValueError(f"{error.msg} at column {error.colno}{cut}") from None
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object's keys and values; ValueError for a key that is there twice, which two readers may read differently."""
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise ValueError(f"the key {shortened(twice)} is there twice")
-    return result
 
 
 def unpacked(value: Any) -> Any:
@@ -164,23 +147,27 @@ def kind(value: Any) -> str:
     return "missing or null" if value is None else f"{type(value).__name__} {shortened(value)}"
 
 
-def _read_tables(stream: Stream, name: str) -> Iterator[tuple[str, list[Row]]] | None:
-    """The tables of a file that is one object, each with a note that says where its rows lie; None for any other."""
+def _read_whole(stream: Stream, name: str, start: bytes, notes: Counter[str]) -> list[Any] | None:
+    """The rows of a file that is one array, or one object that holds tables or is a row; None for a row a line."""
+    is_array = start.removeprefix(UTF8_BOM).lstrip().startswith(b"[")
     first, second = stream.readline().removeprefix(UTF8_BOM), stream.readline()
-    spread = first.strip() == b"{" and second.lstrip().startswith(b'"')
-    try:
-        content = json.loads(first + second + (stream.read() if spread else b"")) if spread or not second.strip() else 0
-    except ValueError:
-        if spread:
-            text = f"{name} spreads an object over several lines; write one per line (jq -c), or an array"
-            raise DataError(text) from None
-        content = None
-    found = unwrapped(content) or ([("the file is one row", [content])] if spread else [])
-    if not found:
+    spread = is_array or (first.strip() == b"{" and second.lstrip().startswith(b'"'))
+    content = None
+    if spread or not second.strip():
+        try:
+            content = json.loads(first + second + stream.read())
+        except ValueError as error:
+            if spread and isinstance(error, UnicodeDecodeError):
+                raise
+            if spread:
+                raise DataError(f"{name}: not JSON: {error}; write one object per line (jq -c), or an array") from error
+    if isinstance(content, list):
+        return content
+    tables = unwrapped(content) or ([("the file is one row", [content])] if spread else [])
+    notes.update(text for text, _ in tables)
+    if not tables:
         stream.seek(0)
-        return None
-    numbers = count(1)
-    return ((text, [Row(f"{name}:{next(numbers)}", row) for row in rows]) for text, rows in found)
+    return [row for _, rows in tables for row in rows] or None
 
 
 def _read_lines(stream: Stream, name: str) -> Iterator[Row]:
@@ -201,34 +188,6 @@ def _parse_line(where: str, line: bytes) -> Row:
         return Row(where, None, ("NOT_UTF8", text))
     except ValueError as error:
         return Row(where, None, ("NOT_JSON", f"not JSON: {error}; each line is one object"))
-
-
-def _read_array(stream: io.TextIOWrapper, name: str) -> Iterator[Row]:
-    """The items of an array, decoded one by one from a buffer that grows only while an item is not complete."""
-    decoder = json.JSONDecoder()
-    buffer, number, size = stream.read(CHUNK).lstrip()[1:], 1, CHUNK
-    at, ended = 0, False
-    while True:
-        at = at if (blank := _BETWEEN.match(buffer, at)) is None else blank.end()
-        if buffer[at : at + 1] == "]":
-            rest = buffer[at + 1 :]
-            while rest.isspace() or not rest:
-                if not (rest := stream.read(CHUNK)):
-                    return
-            text = f"not JSON: text behind the array's end{CUT_SHORT}"
-            yield Row(f"{name}:{number}", None, ("NOT_JSON", text))
-            return
-        try:
-            value, at = decoder.raw_decode(buffer, at)
-        except json.JSONDecodeError as error:
-            if ended:
-                yield Row(f"{name}:{number}", None, ("NOT_JSON", f"not JSON: {error.msg}{CUT_SHORT}"))
-                return
-            more = stream.read(size)
-            buffer, at, size, ended = buffer[at:] + more, 0, 2 * size, not more
-            continue
-        yield Row(f"{name}:{number}", value)
-        number, size = number + 1, CHUNK
 
 
 def _read_table(stream: Stream, name: str, start: bytes, notes: Counter[str]) -> Iterator[Row]:

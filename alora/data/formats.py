@@ -148,10 +148,7 @@ OPENAI = Layout(_BY_NAME["openai"], ColumnSettings(), {"messages": ITEMS})
 def recognise(rows: Sequence[Mapping[str, Any]], settings: DataSettings, source: str, alone: bool = False) -> Layout:
     """How the rows of ``source`` are read, by its first ones, or as ``data.format`` says. A
     text that stands ``alone`` is not taken apart unless its column's name or a setting says that it is a conversation.
-
-    Raises:
-        DataError: they are not in the format that is named, or speakers are seen in their texts and not known.
-    """
+    DataError where they are of another format than the named one, or unknown speakers are seen in their texts."""
     first = First(rows, settings, alone)
     columns = replace(settings.columns, **_other_columns(first))
     for item in FORMATS if settings.format is None else (_BY_NAME[settings.format],):

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.conversation import LabelledConversation, SourceReader, written_by_alora
+from alora.config.schema import DataSettings
+from alora.data.conversation import LabelledConversation, SourceReader
 from alora.data.digests import text_digest
 from alora.data.files import shortened
 from alora.data.findings import Findings
@@ -102,22 +102,21 @@ class _File:
     def rows(self, ids_seen: dict[str, str]) -> Iterator[LabelledConversation]:
         """Each row; ``ids_seen`` has the ids of all sources."""
         for row in self._reader:
-            columns = self._reader.columns(row.value)
             if not self._of_use(row.value, row.where):
                 continue
-            conversation = self._reader.read(row, columns, self._findings)
+            conversation = self._reader.read(row, self._findings)
             if conversation is None and self._settings.skip_empty:
                 continue  # left out: what else is wrong with it does not matter
             labels: dict[str, str] = {}
             if isinstance(row.value, dict):
-                conversation, labels = self._labelled(row.value, row.where, columns, conversation)
+                conversation, labels = self._labelled(row.value, row.where, conversation)
             if conversation is not None and conversation.id != row.where:
                 if conversation.id in ids_seen:
                     twice = f"id {shortened(conversation.id)} is also at {ids_seen[conversation.id]}"
                     text = "make ids unique, or name another column: data.columns.id=NAME"
                     self._findings.add("ID_TWICE", row.where, text, twice)
                 ids_seen.setdefault(conversation.id, row.where)
-            group = _group(row.value, row.where, columns.group, self._findings)
+            group = _group(row.value, row.where, self._reader.columns.group, self._findings)
             if conversation is not None:
                 yield LabelledConversation(conversation, labels, row.where, group)
         self._labels.close()
@@ -138,12 +137,12 @@ class _File:
         return SPLITS.get(value) == self._use
 
     def _labelled(
-        self, row: dict[str, Any], where: str, columns: ColumnSettings, conversation: Conversation | None
+        self, row: dict[str, Any], where: str, conversation: Conversation | None
     ) -> tuple[Conversation | None, dict[str, str]]:
         """The conversation, without the turn that is its label, and its labels."""
-        by_alora = written_by_alora(row) and (columns.label, columns.labels) == ("label", "labels")
+        columns, by_alora = self._reader.columns, self._reader.by_alora
         if self._settings.label_turn != "last" or by_alora:
-            labels = self._labels.of(row, where, columns, bool(by_alora))
+            labels = self._labels.of(row, where, columns, by_alora)
             if conversation is not None and conversation.messages[-1].role == "assistant":
                 self._refuse_leak(conversation.messages[-1], labels, where)
             return conversation, labels

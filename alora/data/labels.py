@@ -43,8 +43,6 @@ class Labels:
         """A row's label for each policy that it has; of a row that alora wrote, in the policy's own words."""
         pairs = self._pairs(row, where, columns)
         found = {policy.id: self._label(value, where, policy, by_alora) for policy, value in pairs}
-        if _in_one_column(columns) and isinstance(unpacked(row.get(columns.labels)), dict):
-            self._refuse_contradiction(row, found, where, columns)
         return {name: label for name, label in found.items() if label is not None}
 
     def _pairs(self, row: dict[str, Any], where: str, columns: ColumnSettings) -> list[tuple[Policy, Any]]:
@@ -107,34 +105,13 @@ class Labels:
                 pairs.append((policy, row[column]))
         return pairs
 
-    def _refuse_contradiction(
-        self, row: dict[str, Any], found: Mapping[str, str | None], where: str, columns: ColumnSettings
-    ) -> None:
-        """If a row has both ``label`` and ``labels``, they must agree for the policy that the row names."""
-        named = _named_policy(row, columns)
-        named = named if isinstance(named, str) or len(self.policies) > 1 else self.policies[0].id
-        for policy in self.policies:
-            alone, among = as_text(row.get(columns.label)), found.get(policy.id)
-            if policy.id != named or among is None or self.nothing(alone, policy):
-                continue
-            meant = _meant(alone, policy, self.settings.label_map) if isinstance(alone, str) else alone
-            if meant != among:
-                text = (
-                    f"{columns.label!r} says {shortened(alone)} and {columns.labels!r} says {among!r} of {policy.id!r}"
-                )
-                self.own.get(policy.id, self.findings).add("LABELS_DIFFER", where, f"{text}; remove one of them")
-
-    def _is_of(self, policy: Policy, named: Any) -> bool:
-        """Whether a row's one label is of ``policy``, by the policy that it ``named``, if any."""
-        return named == policy.id or (len(self.policies) == 1 and named is None)
-
     def _policy(self, row: dict[str, Any], where: str, columns: ColumnSettings) -> Policy | None:
         """The policy of the row's one label: the one that the row names, or the only policy where it names none."""
         named = _named_policy(row, columns)
         if isinstance(named, str | None):
             self.whose.setdefault(named or "", []).append(where)
         for policy in self.policies:
-            if self._is_of(policy, named):
+            if named == policy.id or (len(self.policies) == 1 and named is None):
                 return policy
         known = ", ".join(policy.id for policy in self.policies)
         if len(self.policies) == 1 and isinstance(named, str):
@@ -201,12 +178,6 @@ class Labels:
 def named_alone(columns: ColumnSettings) -> bool:
     """Whether one label column is named, and so ``labels`` that happen to be there are none to take in its place."""
     return columns.label != ColumnSettings.label and columns.labels == ColumnSettings.labels
-
-
-def _in_one_column(columns: ColumnSettings) -> bool:
-    """Whether ``label`` and ``labels`` may both be there; where labels alone are named, "label" may be anything."""
-    both = columns.label == ColumnSettings.label and columns.labels == ColumnSettings.labels
-    return both or (columns.label != ColumnSettings.label and columns.labels != ColumnSettings.labels)
 
 
 def _named_policy(row: dict[str, Any], columns: ColumnSettings) -> Any:

@@ -53,11 +53,8 @@ class Conversation:
 
 
 def canonical(value: Any) -> str:
-    """JSON as it is rendered: parsed where it is a text, and dumped in one form; any other text as it is.
-
-    Raises:
-        TypeError: JSON has no form for it (a date, bytes).
-    """
+    """JSON as it is rendered: parsed where it is a text, and dumped in one form; any other text as it is. TypeError for
+    what JSON has no form for (a date, bytes)."""
     try:
         if isinstance(value, str):
             if value.lstrip()[:1] not in ("{", "["):

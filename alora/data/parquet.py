@@ -3,8 +3,8 @@
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -14,21 +14,15 @@ from alora.errors import DataError, one_line
 
 
 def read_parquet(path: Path, name: str, classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """Its rows, as plain data, with ``name`` in ``Row.where``; DataError where it cannot be read.
-
-    Args:
-        classes: names of class numbers by column, next to those that the file itself holds.
-    """
+    """Its rows, as plain data, with ``name`` in ``Row.where``; DataError where it cannot be read. ``classes`` are names
+    of class numbers by column, next to those that the file itself holds."""
     try:
-        number, own = 0, _classes(path)
-        known = {**classes, **own}
-        for batch in parquet_batches(path):
-            for value in batch.to_pylist():
-                number += 1
+        known = {**classes, **_classes(path)}
+        with pyarrow.parquet.ParquetFile(path) as file:  # one batch in memory at a time
+            rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
+            for number, value in enumerate(rows, 1):
                 cells = {column: without_nulls(cell) for column, cell in value.items()}
                 yield with_class_names(Row(f"{name}:{number}", cells), known)
-    except DataError:
-        raise
     # Arrow takes texts that are not UTF-8 and dates beyond Python's; both fail only as they become Python's own.
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: not a Parquet file that can be read: {one_line(error)}") from error
@@ -40,13 +34,3 @@ def _classes(path: Path) -> dict[str, list[str]]:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return class_names(json.loads(kept or b"{}")["info"]["features"])
     return {}
-
-
-def parquet_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """The rows of a Parquet file, one batch in memory at a time.
-
-    Args:
-        columns: these alone; None: all.
-    """
-    with pyarrow.parquet.ParquetFile(path) as file:
-        yield from file.iter_batches(batch_size=1024, columns=columns)

@@ -41,13 +41,9 @@ def read_rows(source: str, notes: Counter[str]) -> Iterator[Row]:
     if source.startswith(HUB):
         return _read_hub(source, notes)
     path = Path(source)
-    try:
-        is_folder, is_there = path.is_dir(), path.exists()
-    except OSError as error:
-        raise DataError(f"{source}: {error.strerror or error}; check the path and its permissions") from error
-    if is_folder:
+    if path.is_dir():
         raise DataError(f"{path} is a folder; give the files in it, such as a .jsonl")
-    if not is_there:
+    if not path.exists():
         raise DataError(f"{path}: no such file; check the path")
     return _read_file(path, path.name, {}, notes)
 

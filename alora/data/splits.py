@@ -92,11 +92,6 @@ def read_splits(
 
     Returns:
         The splits, and the policies whose rows cannot be used, each with the reason.
-
-    Raises:
-        ConfigError: ``data.train`` is not set, or ``validation_share`` is not a share.
-        DataError: a source that several policies share cannot be used.
-        AllFailed: no policy's rows can be used; the reason itself where there is one policy.
     """
     if settings.train is None:
         raise ConfigError("no training rows: set data.train=FILE (JSON, CSV or Parquet) or data.train=hub:NAME")
@@ -139,18 +134,10 @@ def read_policy_rows(
     findings: Findings | None = None,
     use: str | None = None,
 ) -> tuple[list[LabelledConversation], LeftOut]:
-    """Unmerged rows of ``policies`` from one source or (``%policy%`` in its name) from one file for each.
+    """Unmerged rows of ``policies`` from one source or (``%policy%`` in its name) from one file for each, and the
+    policies whose own file, or whose labels in a common source, cannot be used; they have no labels in the rows.
 
-    Args:
-        findings: keeps the notes on how the rows were read.
-        use: train, validation or test, for ``data.columns.split``.
-
-    Returns:
-        The rows, and the policies whose own file, or whose labels in a common source, cannot be used; they have no
-        labels in the rows.
-
-    Raises:
-        DataError: a source of several policies cannot be used.
+    ``findings`` and ``use`` are those of :func:`~alora.data.labelled.read_labelled`.
     """
     if POLICY_PLACE not in named(source):
         return _read_common(source, settings, policies, findings, use)

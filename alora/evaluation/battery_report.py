@@ -205,8 +205,8 @@ def _drift(
 
 
 def _state(member: Member, old: Member) -> str:
-    same = (member.digest, member.point.calibration) == (old.digest, old.point.calibration)
-    return "unchanged" if same else "changed"
+    mine, theirs = ((one.digest, one.point.temperature, one.point.threshold, one.point.bias) for one in (member, old))
+    return "unchanged" if mine == theirs else "changed"
 
 
 def _share(flags_N: Flags) -> float:

@@ -1,8 +1,7 @@
 """Compute an evaluation from predictions; format it as table rows; write and read ``evaluation.json``."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,8 @@ from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
 from alora.evaluation.resampling import Flags, Floats
 from alora.policy import Policy
-from alora.received import decode
-from alora.text import content_digest, read_whole
+from alora.received import read_record
+from alora.text import content_digest
 from alora.verdict import OperatingPoint
 
 HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")
@@ -121,16 +120,20 @@ def describe_operating_point(point: OperatingPoint) -> str:
     return f"{text}, {fitted}: {goal} on {point.rows} held-out rows{where}"
 
 
-def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
-    """Write ``evaluation.json`` whole or not at all: the figures, the warnings that follow from them, and a digest of
-    all that.
+@dataclass(frozen=True)
+class _Stored:
+    """``evaluation.json``: the figures, the warnings that follow from them, and a digest of all that."""
 
-    Raises:
-        RunError: it cannot be written.
-    """
+    schema_version: int
+    evaluations: tuple[Evaluation, ...]
+    findings: tuple[Finding, ...] = ()
+    sha256: str = ""
+
+
+def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
+    """Write ``evaluation.json`` whole or not at all; RunError when it cannot be written."""
     findings = [asdict(finding) for finding in doubts(evaluations)]
-    figures = {"evaluations": [item.as_dict() for item in evaluations], "findings": findings}
-    content = {"schema_version": 1, **figures}
+    content = {"schema_version": 1, "evaluations": [item.as_dict() for item in evaluations], "findings": findings}
     try:
         write_json(file, content | {"sha256": content_digest(content)})
     except OSError as error:
@@ -138,25 +141,8 @@ def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
 
 
 def read_evaluations(file: Path) -> list[Evaluation]:
-    """Read ``evaluation.json`` back.
-
-    Raises:
-        RunError: it is missing, damaged, changed since it was written, or of another version of alora.
-    """
-    try:
-        content = json.loads(read_whole(file).decode("utf-8"))
-        if content["schema_version"] != 1:
-            raise ValueError(f"schema_version {content['schema_version']} is not 1")
-        if content.get("sha256") != content_digest(content):
-            raise ValueError("it was changed after it was written: its sha256 differs")
-        decode(tuple[Finding, ...], content.get("findings", []), "findings")
-        return list(decode(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
-    except FileNotFoundError as error:
-        raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RunError(
-            f"{file} is not an evaluation of this version of alora ({type(error).__name__}: {error}); evaluate again"
-        ) from error
+    """Read ``evaluation.json`` back; RunError when it is missing, damaged, changed or of another version of alora."""
+    return list(read_record(_Stored, file, RunError, "run `alora evaluate` again", schema_version=1).evaluations)
 
 
 def require_labels(file: Path, evaluation: Evaluation, policy: Policy) -> None:

@@ -46,7 +46,9 @@ class GuardCore:
         before, lost = {item.name for item in (*self.served, *self.shadows)}, self.served
         self.served = tuple(item for item in served if item.stage == "live")
         self.shadows = tuple(item for item in served if item.stage == "shadow")
-        self._drift = {one.version: self._drift.get(one.version) or Drift(one.histogram) for one in self.served}
+        self._drift = {
+            one.version: self._drift.get(one.version) or Drift(one.calibration.histogram) for one in self.served
+        }
         for item in lost:
             if item.version not in self._drift:  # else an alert on what is not served any more goes on
                 metrics.PSI.labels(item.policy.id).set(math.nan)

@@ -154,7 +154,7 @@ class Loader:
             read = {(item.version, item.bundle) for item in self._entries}
             fresh = {item.version for item in certified}
             wanted = [
-                known[entry.version].at(entry.stage, entry.tags)
+                replace(known[entry.version], stage=entry.stage, tags=entry.tags)
                 if entry.version in fresh or (entry.version, entry.bundle) in read
                 else await self._by_folder(entry, known.get(entry.version))
                 for entry in entries
@@ -171,7 +171,7 @@ class Loader:
         if known is None:
             return await self._certified(entry, bundle)
         _require_bundle_of(entry, bundle)
-        return known.at(entry.stage, entry.tags)
+        return replace(known, stage=entry.stage, tags=entry.tags)
 
     async def _certified(self, entry: Entry, bundle: Bundle) -> Served:
         """Load ``bundle``, which must be that of ``entry``, and compare its golden rows; also where its weights are

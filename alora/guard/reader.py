@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, Self
 
-from alora.bundle.read import Bundle
+from alora.bundle.light import Bundle
+from alora.bundle.manifest import Manifest, served_name
 from alora.errors import AloraError
 from alora.policy import Policy
 from alora.prompt.render import Prefix, Suffix
-from alora.verdict import Calibration, highest
+from alora.verdict import OperatingPoint, highest
 from alora.wire.native import GuardRequest
 
 
@@ -31,44 +33,46 @@ class GuardRefusal(AloraError):
 
 @dataclass(frozen=True)
 class Served:
-    """One policy as it is served, under the name of its adapter on the server.
+    """One policy as it is served: its bundle's manifest, whether it is live, and the groups that it answers in.
 
-    ``name`` stands for the weights, ``manifest`` (the digest of the bundle's manifest) for all that makes a verdict.
+    ``name``, that of its adapter on the server, stands for the weights, and the manifest's digest for all that makes a
+    verdict.
     """
 
-    name: str
-    policy: Policy
-    suffix: Suffix
-    calibration: Calibration
-    digest: str
-    manifest: str
+    manifest: Manifest
     stage: str = "live"  # or shadow: answers after the live ones, and blocks nothing
     tags: tuple[str, ...] = ()  # names of groups that requests may ask for
-    histogram: tuple[int, ...] | None = None  # of the probabilities of its validation rows, in tenths
 
     @classmethod
     def of(cls, bundle: Bundle, stage: str = "live", tags: tuple[str, ...] = ()) -> Self:
         """A bundle that was read and checked."""
-        return cls(
-            name=bundle.served_name,
-            policy=bundle.policy,
-            suffix=bundle.suffix,
-            calibration=bundle.calibration,
-            digest=bundle.manifest.adapter_digest,
-            manifest=bundle.manifest.sha256,
-            stage=stage,
-            tags=tags,
-            histogram=bundle.manifest.operating_point.histogram,
-        )
+        return cls(bundle.manifest, stage, tags)
+
+    @cached_property
+    def name(self) -> str:
+        return served_name(self.policy.id, self.digest)
+
+    @property
+    def policy(self) -> Policy:
+        return self.manifest.policy
+
+    @property
+    def suffix(self) -> Suffix:
+        return self.manifest.suffix
+
+    @property
+    def calibration(self) -> OperatingPoint:
+        return self.manifest.operating_point
+
+    @property
+    def digest(self) -> str:
+        """That of its weights."""
+        return self.manifest.adapter_digest
 
     @property
     def version(self) -> tuple[str, str]:
         """Of two that are equal in this, one answers as the other."""
-        return self.name, self.manifest
-
-    def at(self, stage: str, tags: tuple[str, ...]) -> Self:
-        """The same bundle at another stage, under other tags."""
-        return replace(self, stage=stage, tags=tags)
+        return self.name, self.manifest.sha256
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from filelock import AsyncFileLock
 from pydantic import TypeAdapter, ValidationError
 
 from alora.atomic import write_json
-from alora.bundle.light import LightBundle
+from alora.bundle.light import Bundle
 from alora.bundle.manifest import served_name
 from alora.errors import BundleError
 from alora.wire.native import Stage, problems
@@ -83,7 +83,7 @@ class ServingSet:
             raise BundleError(f"{file} has a policy twice in one stage, or none that is live; load the policies again")
         return policies
 
-    def remark(self, given: Iterable[LightBundle]) -> str | None:
+    def remark(self, given: Iterable[Bundle]) -> str | None:
         """What to say at a start with the bundles ``given`` where the file names others; None: nothing."""
         if self.stamp is None:
             return None

@@ -25,7 +25,12 @@ def assert_kv_identity(
     prompts: Sequence[Prompt] | None = None,
     settings: IdentitySettings | None = None,
 ) -> Certificate:
-    """As :func:`alora.identity.pytest_plugin.assert_kv_identity`."""
+    """Assert that the adapter leaves the base's prefix KV as it is, bit for bit, and that it acts at all.
+
+    ``adapter`` is a PEFT folder, a bundle or a run, opened as ``alora validate`` opens it; ``base`` a hub id, a folder,
+    ``"smollm2"``, or a base in memory. Without ``prompts``, conversations that come with alora are used. CheckFailed
+    (an AssertionError) names the first differences. Returns the certificate: keep it as an artefact.
+    """
     settings = settings or IdentitySettings()
     subject = _opened(adapter, base.source if isinstance(base, LoadedBase) else str(base))
     folder = subject.folder
@@ -58,7 +63,5 @@ def load(base: Base) -> LoadedBase:
     """The base that a test names, or has in memory."""
     if isinstance(base, LoadedBase):
         return base
-    if not isinstance(base, str | Path):
-        raise ConfigError(f"a base is a name, a folder or of alora.base.load.load_base, not {type(base).__name__}")
     source = str(Path(base).absolute()) if Path(base).is_dir() else str(base)
     return load_base(BaseSettings(source=source), progress=False)

@@ -67,8 +67,6 @@ def _check(prompts: Sequence[Prompt], invocation_ids: Sequence[int]) -> None:
         raise AdapterError("no prompts to check KV identity on; give at least one conversation")
     wanted = tuple(invocation_ids)
     for number, prompt in enumerate(prompts, start=1):
-        if not isinstance(prompt, Prompt):
-            raise AdapterError(f"prompt {number} is {type(prompt).__name__}, and no alora.prompt.render.Prompt")
         opening = prompt.suffix.token_ids[: len(wanted)]
         if opening != wanted:
             raise AdapterError(

@@ -7,7 +7,7 @@ from typing import Any
 from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
 from alora.errors import BundleError
-from alora.received import read_record
+from alora.received import CHANGED, NOT_OURS, read_record, refused
 
 FORMAT = 1
 _REMEDY = "run 'alora validate' again"
@@ -193,12 +193,8 @@ class Certificate:
         """Whether no fault was planted in a dtype, as with ``identity.negative_controls=false``."""
         return any(not record.controls for record in self.dtypes)
 
-    def require(self, base: Fingerprint, adapter_digest: str) -> None:
-        """Check that this certificate passed, and speaks of this very base and adapter.
-
-        Raises:
-            BundleError: it failed, or is of another base, tokenizer, template or adapter.
-        """
+    def require(self, base: Fingerprint, adapter_digest: str, folder: object = "this bundle") -> None:
+        """BundleError unless this certificate passed and speaks of this very base and adapter, those of ``folder``."""
         problems = [f"the base's {name} is another one" for name in self.base.differences(base)]
         if self.adapter_digest != adapter_digest:
             problems.append(
@@ -207,10 +203,8 @@ class Certificate:
         if not self.passed:
             problems.append("the certificate says that the check failed")
         if problems:
-            raise BundleError(
-                f"the KV identity certificate of {self.created} does not cover this bundle: {'; '.join(problems)}; "
-                "run 'alora validate' again on this adapter and base"
-            )
+            why = f"the KV identity certificate of {self.created} does not cover {folder}: {'; '.join(problems)}"
+            raise refused(BundleError, NOT_OURS, f"{why}; {_REMEDY} on this adapter and base")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain form, as written to ``identity.json``."""
@@ -231,5 +225,5 @@ def read_certificate(path: Path) -> Certificate:
     for part in filter(None, (certificate, certificate.vllm)):
         if part.passed and not part.all_passed:
             reason = next(iter(part.failures), "no dtype was checked, or a part failed")
-            raise BundleError(f"{path} says that it passed, and holds: {reason}; {_REMEDY}")
+            raise refused(BundleError, CHANGED, f"{path} says that it passed, and holds: {reason}; {_REMEDY}")
     return certificate

@@ -34,13 +34,8 @@ def certify(
     The adapter runs as it is served, in the base's dtype. A quantized base is certified in its own dtype only. The
     definition is in :mod:`alora.identity.compare` and :mod:`alora.identity.reach`. The base in memory is not changed.
 
-    Returns:
-        A certificate whose ``passed`` says the outcome and whose ``failures`` says why.
-
-    Raises:
-        CheckFailed: the adapter is a plain LoRA, so its KV differs from the base's from token 0 on.
-        AdapterError: the adapter is damaged, does not fit the base, or the prompts do not invoke it.
-        ConfigError: a dtype that the check does not know, or none.
+    The certificate's ``passed`` says the outcome, and its ``failures`` why. CheckFailed for a plain LoRA, AdapterError
+    for an adapter that does not fit the base or that the prompts do not invoke.
     """
     weights = load_adapter(adapter_folder)
     require_activated(weights, adapter_folder)

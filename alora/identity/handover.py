@@ -21,9 +21,7 @@ BOUNDS = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}
 
 def hand_over(base: nn.Module, adapter: nn.Module, call: Call, full_logits_V: torch.Tensor) -> HandoverRecord:
     """Prefix on ``base``, suffix on ``adapter`` over the same cache; ``call`` holds one row, without padding."""
-    if len(call.activation_B) != 1 or call.padding_B != (0,):
-        raise ValueError(f"{call.name}: the cached prefix of one row without padding can be given")
-    split = call.activation_B[0]
+    (split,) = call.activation_B
     cache = DynamicCache()
     head, tail = (slice(None), slice(None, split)), (slice(None), slice(split, None))
     forward(base, call.input_ids_BT[head], call.attention_mask_BT[head], call.position_ids_BT[head], cache)

@@ -12,8 +12,8 @@ from alora.base.fingerprint import Fingerprint
 from alora.config.describe import without_effect
 from alora.config.schema import AdapterSettings, BaseSettings, DataSettings, PromptSettings, Recipe
 from alora.errors import RunError
-from alora.received import decode
-from alora.text import leaves, read_json
+from alora.received import CHANGED, DAMAGED, NOT_OURS, decode, read_record, refused
+from alora.text import leaves
 from alora.training import layout
 
 RUN = "alora run"  # the kind of a training run's claim
@@ -80,13 +80,10 @@ def read_claim(folder: Path, kind: str) -> Claim | None:
 
 
 def _parsed(file: Path, kind: str, remedy: str) -> Claim:
-    try:
-        claim = decode(Claim, read_json(file, RunError, remedy))
-        if claim.kind != kind:
-            raise TypeError(f"kind is {claim.kind}")
-        return claim
-    except TypeError as error:
-        raise RunError(f"{file} is not the record of an {kind} of this version ({error}); {remedy}") from error
+    claim = read_record(Claim, file, RunError, remedy)
+    if claim.kind != kind:
+        raise refused(RunError, NOT_OURS, f"{file} is of an {claim.kind}, not of an {kind}; {remedy}")
+    return claim
 
 
 def open_claim(run: Path, recipe: Recipe) -> Claim:
@@ -97,12 +94,12 @@ def open_claim(run: Path, recipe: Recipe) -> Claim:
         _ = claim.base
         then = replace(Recipe(), **{name: decode(kind, claim.settings[name], name) for name, kind in _SECTIONS.items()})
     except (TypeError, KeyError) as error:
-        raise RunError(f"{file} is not the record of this version's run ({error}); {remedy}") from error
+        raise refused(
+            RunError, DAMAGED, f"{file} is not the record of this version's run ({error}); {remedy}"
+        ) from error
     if changed := changed_settings(_made_with(then), _made_with(recipe)):
-        raise RunError(
-            f"{run / layout.RUN_FILE} is not as it was when {run} was trained: {'; '.join(changed[:5])}; put it back, "
-            "or train again"
-        )
+        why = f"{run / layout.RUN_FILE} is not as it was when {run} was trained: {'; '.join(changed[:5])}"
+        raise refused(RunError, CHANGED, f"{why}; put it back, or train again")
     return claim
 
 

@@ -116,10 +116,6 @@ def fit(
             reasons = dict.fromkeys(str(standing.dropped) for standing in tracker.standings)
             raise TrainingError("; ".join(reasons))
         processes.wait()  # the first is free to remove the checkpoints once this returns
-    except KeyboardInterrupt:
-        if progress:
-            tqdm.write(_what_is_kept(trainer.state.global_step, checkpoints), file=sys.stderr)
-        raise
     except TrainingError:
         if processes.first:
             remove_checkpoints(checkpoints)  # it would fail again: nothing to go on from
@@ -152,16 +148,6 @@ def _store(
         budget = processes.broadcast(memory_budget(base.model.device, processes.count))
     mine = (row.prefix_ids for row in rows if home(row.prefix_ids, processes.count) == processes.rank)
     return open_store(budget, base.model, mine)
-
-
-def _what_is_kept(step: int, checkpoints: Path) -> str:
-    """What an interrupt at ``step`` leaves for the next call."""
-    kept = last_whole_checkpoint(checkpoints)
-    if kept is None:
-        return f"stopped at step {step}, before the first checkpoint: the training starts over"
-    return (
-        f"stopped at step {step}: the training goes on from its last checkpoint, of step {kept.name.rpartition('-')[2]}"
-    )
 
 
 def require_rows(train: Sequence[Example], validation: Sequence[Example]) -> None:

@@ -119,11 +119,8 @@ def require_launch() -> None:
 
 
 def join_processes(device: str = "auto") -> Processes:
-    """Meet the processes that a launcher started with this one; :data:`ALONE` without a launcher.
-
-    Args:
-        device: ``base.device``. On GPUs each process takes the one of its local rank.
-    """
+    """Meet the processes that a launcher started with this one; :data:`ALONE` without a launcher. On GPUs each process
+    takes the one of its local rank; ``device`` is ``base.device``."""
     require_launch()
     if os.environ.get("WORLD_SIZE", "1") == "1" or "RANK" not in os.environ:
         return ALONE

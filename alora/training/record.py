@@ -1,13 +1,12 @@
 """``training.json``: how one policy was trained, for whatever uses its adapter."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from alora.errors import RunError
-from alora.received import decode
-from alora.text import read_json
+from alora.received import CHANGED, DAMAGED, read_record, refused
 from alora.training.track import Logits, Standing
 
 _PUT_BACK = "put the run's own file back, name a bundle of the run alone, or remove the file and train again"
@@ -36,20 +35,14 @@ class TrainingRecord:
 
 def read_training(file: Path) -> TrainingRecord:
     """RunError where it cannot be read."""
-    content = read_json(file, RunError, _PUT_BACK)
-    try:
-        return decode(
-            TrainingRecord, {item.name: content[item.name] for item in fields(TrainingRecord) if item.name in content}
-        )
-    except TypeError as error:
-        raise RunError(f"{file} is damaged ({error}); {_PUT_BACK}") from error
+    return read_record(TrainingRecord, file, RunError, _PUT_BACK)
 
 
 def read_out_of_fold(file: Path) -> Logits:
     """The out-of-fold answers in a policy's ``training.json``; RunError where there are none."""
     answers = read_training(file).out_of_fold
     if answers is None:
-        raise RunError(f"{file} has no out-of-fold answers; {_PUT_BACK}")
+        raise refused(RunError, DAMAGED, f"{file} has no out-of-fold answers; {_PUT_BACK}")
     return answers
 
 
@@ -58,4 +51,5 @@ def require_trained(file: Path, policy: str, adapter: str) -> None:
     record = read_training(file)
     for name, wanted in (("policy", policy), ("adapter_digest", adapter)):
         if (named := getattr(record, name)) != wanted:
-            raise RunError(f"{file} has {name} {str(named)[:80]}, not {wanted}, which lies next to it; {_PUT_BACK}")
+            why = f"{file} has {name} {str(named)[:80]}, not {wanted}, which lies next to it; {_PUT_BACK}"
+            raise refused(RunError, CHANGED, why)

@@ -9,7 +9,17 @@ import pytest
 
 from alora import received
 from alora.errors import BundleError
-from alora.received import CHANGED, DAMAGED, NEWER, NOT_OURS, Folder, decode, file_record, require_sealed
+from alora.received import (
+    CHANGED,
+    DAMAGED,
+    NEWER,
+    NOT_OURS,
+    Folder,
+    decode,
+    file_record,
+    read_record,
+    require_sealed,
+)
 from alora.text import content_digest
 
 REMEDY = "write it again"
@@ -101,14 +111,14 @@ class Versioned:
     ],
 )
 def test_what_is_no_record_of_this_version_is_refused(text, code, tmp_path):
-    folder, file = Folder(tmp_path, BundleError, REMEDY), tmp_path / "record.json"
+    file = tmp_path / "record.json"
     with pytest.raises(BundleError, match=r"record\.json cannot be read"):
-        folder.record(Versioned, "record.json", version=1)
+        read_record(Versioned, file, BundleError, REMEDY, version=1)
     file.write_text('{"version": 1, "names": ["a"]}')
-    assert folder.record(Versioned, "record.json", version=1) == Versioned(1, ("a",))
+    assert read_record(Versioned, file, BundleError, REMEDY, version=1) == Versioned(1, ("a",))
     file.write_text(text)
     with pytest.raises(BundleError, match=r"record\.json") as caught:
-        folder.record(Versioned, "record.json", version=1)
+        read_record(Versioned, file, BundleError, REMEDY, version=1)
     assert caught.value.code == code
 
 

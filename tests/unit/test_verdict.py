@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alora.errors import AdapterError, ConfigError
 from alora.policy import Policy
-from alora.verdict import Calibration, OperatingPoint, Verdict, Verdicts, highest, label_probabilities, make_verdict
+from alora.verdict import OperatingPoint, Verdict, Verdicts, highest, label_probabilities, make_verdict
 
 POLICY = Policy("refunds", "Promised refunds", "No refund is promised.")
 TERNARY = Policy("tone", "Tone", "Stay polite.", ("rude", "dry", "warm"), ("A", "B", "C"))
@@ -34,23 +34,23 @@ def test_known_values():
 
 def test_threshold_decides_not_the_argmax():
     logits = [math.log(3), 0.0]  # probability 0.75
-    assert make_verdict(POLICY, logits, Calibration(1.0, 0.75), "d").label == "violation"
-    assert make_verdict(POLICY, logits, Calibration(1.0, 0.76), "d").label == "ok"
+    assert make_verdict(POLICY, logits, OperatingPoint(1.0, 0.75), "d").label == "violation"
+    assert make_verdict(POLICY, logits, OperatingPoint(1.0, 0.76), "d").label == "ok"
 
 
 def test_the_threshold_is_of_the_tempered_probability():
-    verdict = make_verdict(POLICY, [2 * math.log(3), 0.0], Calibration(2.0, 0.76), "d")
+    verdict = make_verdict(POLICY, [2 * math.log(3), 0.0], OperatingPoint(2.0, 0.76), "d")
     assert (verdict.label, verdict.threshold) == ("ok", 0.76)
     assert verdict.probability == pytest.approx(0.75)
 
 
 def test_below_the_threshold_the_best_other_label_answers():
-    verdict = make_verdict(TERNARY, [1.0, 0.2, 0.9], Calibration(threshold=0.99), "d")
+    verdict = make_verdict(TERNARY, [1.0, 0.2, 0.9], OperatingPoint(threshold=0.99), "d")
     assert verdict.label == "warm"
 
 
 def test_a_threshold_above_one_never_fires():
-    never = Calibration(threshold=math.nextafter(1.0, 2.0))
+    never = OperatingPoint(threshold=math.nextafter(1.0, 2.0))
     assert make_verdict(POLICY, [1e4, -1e4], never, "d").label == "ok"
 
 
@@ -75,52 +75,46 @@ def test_a_window_without_finite_logits_leaves_no_verdict_to_the_others(bad, ord
     window = [bad, 1.0]
     assert highest([[1.0, 2.0], window, [9.0, 1.0]][::order]) is window
     with pytest.raises(AdapterError, match="overflow"):
-        make_verdict(POLICY, window, Calibration(), "d")
+        make_verdict(POLICY, window, OperatingPoint(), "d")
 
 
 def test_as_dict_is_json():
-    verdict = make_verdict(POLICY, [0.5, -0.5], Calibration(1.5, 0.4), "sha256:abc")
+    verdict = make_verdict(POLICY, [0.5, -0.5], OperatingPoint(1.5, 0.4), "sha256:abc")
     loaded = json.loads(json.dumps(verdict.as_dict()))
     assert loaded["adapter_digest"] == "sha256:abc"
     assert loaded["probabilities"]["violation"] == loaded["probability"] == verdict.probability
     assert loaded["violated"] is True
-    assert make_verdict(POLICY, [-9.0, 9.0], Calibration(), "d").as_dict()["violated"] is False
+    assert make_verdict(POLICY, [-9.0, 9.0], OperatingPoint(), "d").as_dict()["violated"] is False
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_logit_that_is_not_finite_is_no_verdict(bad):
     with pytest.raises(AdapterError, match=r"overflow.*float32"):
-        make_verdict(POLICY, [bad, 0.0], Calibration(), "d")
+        make_verdict(POLICY, [bad, 0.0], OperatingPoint(), "d")
 
 
 def test_wrong_number_of_logits():
     with pytest.raises(AdapterError, match=r"'refunds'.*3 label logits for 2 labels"):
-        make_verdict(POLICY, [0.0, 1.0, 2.0], Calibration(), "d")
+        make_verdict(POLICY, [0.0, 1.0, 2.0], OperatingPoint(), "d")
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
 def test_a_temperature_that_is_none(temperature):
     with pytest.raises(ConfigError, match="positive number"):
-        Calibration(temperature=temperature)
+        OperatingPoint(temperature=temperature)
 
 
 @pytest.mark.parametrize("threshold", [-0.1, math.nan, math.inf])
 def test_a_threshold_that_is_none(threshold):
     with pytest.raises(ConfigError, match="probability"):
-        Calibration(threshold=threshold)
+        OperatingPoint(threshold=threshold)
 
 
 @pytest.mark.parametrize("bias", [math.nan, math.inf, 100.1])
 def test_a_bias_that_is_no_bound_number_is_refused(bias):
-    assert Calibration(bias=-100.0).bias == -100.0
+    assert OperatingPoint(bias=-100.0).bias == -100.0
     with pytest.raises(ConfigError, match="calibration bias"):
-        Calibration(bias=bias)
-
-
-@pytest.mark.parametrize("costs", [(0.0, 1.0), (1.0, 0.0), (-1.0, 1.0)])
-def test_costs_that_are_none(costs):
-    with pytest.raises(ConfigError, match="cannot have the costs of"):
-        OperatingPoint(target="cost", costs=costs)
+        OperatingPoint(bias=bias)
 
 
 def test_importing_verdict_does_not_import_torch():

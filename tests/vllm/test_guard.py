@@ -310,7 +310,8 @@ def test_two_policies_of_the_same_weights_have_two_ids(bundles):
 
     loras, first = {}, Served.of(bundles[0])
     reader = EngineReader(Engine(), loras)
-    for served in (first, replace(first, name=f"second@{first.digest[:12]}")):
+    manifest = replace(first.manifest, policy=replace(first.policy, id="second"))
+    for served in (first, Served(manifest)):
         asyncio.run(reader.load(served, bundles[0]))
     assert len({lora.lora_int_id for lora in loras.values()}) == 2
 

@@ -43,7 +43,7 @@ ROWS = {
     "a quote never closed": rows_case('text,label\n"Hi,ok\n', "rows.csv:2: not CSV", "[NOT_CSV]", name="rows.csv"),
     "a cell too many": rows_case("text,label\na,b,ok\n", "rows.csv:2: 3 cells and 2 columns", name="rows.csv"),
     "a spreadsheet": rows_case(b"PK\x03\x04", "rows.csv is a spreadsheet", "save the table as CSV", name="rows.csv"),
-    "half an array": rows_case("[" + lines(good=1).strip(), "rows.json:2: not JSON", "as an array", name="rows.json"),
+    "half an array": rows_case("[" + lines(good=1).strip(), "rows.json: not JSON", "an array", name="rows.json"),
     "an image": rows_case(
         lines(row(9, messages=said([{"type": "image_url"}]))), "'image_url'", "data.skip_media=true", "[CONTENT_PART]"
     ),

@@ -420,7 +420,7 @@ BAD = {
         "weights",
     ),
     "too many golden rows": ("export artifact={run} export.golden_rows=99", "golden_rows=99"),
-    "output is a file": ("export artifact={bundle} output={place}/talk.json", "is a file"),
+    "output is a file": ("export artifact={bundle} output={place}/talk.json", "is not a bundle"),
     "output is something else": ("export artifact={bundle} output={place}", "is not a bundle"),
     "no output": ("export artifact={place}/adapter base.source={place}/base", "output=DIR"),
 }

@@ -20,7 +20,7 @@ from alora.activation import peft_offset
 from alora.bundle import write
 from alora.bundle.golden import write_golden
 from alora.bundle.manifest import CardRecord, Manifest, manifest_from_dict
-from alora.bundle.read import load_bundle
+from alora.bundle.read import check_golden, load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, public_source, write_bundle
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.data.probes import probe_conversations
@@ -52,7 +52,7 @@ def test_files_and_round_trip(contents, folder, base):
     bundle = load_bundle(folder)
     assert bundle.policy == contents.policy
     assert bundle.weights.digest == contents.weights.digest
-    assert bundle.calibration == POINT.calibration
+    assert bundle.calibration == POINT
     assert bundle.manifest.operating_point == POINT
     assert bundle.manifest.prompt == PROMPT
     assert bundle.suffix == Renderer(base.tokenizer, PROMPT).suffix(contents.policy)
@@ -61,7 +61,7 @@ def test_files_and_round_trip(contents, folder, base):
     assert manifest_from_dict(bundle.manifest.as_dict(), "memory") == bundle.manifest
     assert set(bundle.manifest.files) == set(names(folder)) - {"alora.json"}
     bundle.check_base(base)
-    assert bundle.check_golden(base, 1e-5) <= 1e-5
+    assert check_golden(bundle, base, 1e-5) <= 1e-5
 
 
 def test_what_it_was_made_with_is_what_it_is_asked_with(base, tmp_path):
@@ -136,7 +136,7 @@ def test_a_plain_lora_needs_none_and_is_marked(base, tmp_path):
     assert not bundle.manifest.activated
     assert bundle.manifest.certificate is None
     assert json.loads((bundle.folder / "adapter_config.json").read_text())["alora_invocation_tokens"] is None
-    assert bundle.check_golden(base, 1e-5) <= 1e-5
+    assert check_golden(bundle, base, 1e-5) <= 1e-5
     card = (bundle.folder / "README.md").read_text()
     assert "standard LoRA" in card
     assert "Not certified" in card
@@ -195,7 +195,7 @@ def test_what_is_no_bundle_is_never_replaced(contents, tmp_path):
     with pytest.raises(BundleError, match="is not a bundle"):
         write_bundle(contents, mine)
     assert (mine / "thesis.txt").read_text() == "years of work"
-    with pytest.raises(BundleError, match="is a file"):
+    with pytest.raises(BundleError, match="is not a bundle"):
         write_bundle(contents, mine / "thesis.txt")
     (mine / "alora.json").write_text('{"activated": true}')
     with pytest.raises(BundleError, match="is not a bundle"):
@@ -411,12 +411,3 @@ def test_a_link_is_not_replaced_by_a_bundle(contents, tmp_path, dangling):
         with pytest.raises(BundleError, match="link is a link, which a folder would replace"):
             put()
     assert link.is_symlink()
-
-
-@pytest.mark.parametrize("inner", ["inner", "a/b"])
-def test_no_bundle_lies_in_a_bundle(contents, tmp_path, inner):
-    made = write_bundle(contents, tmp_path / "outer", golden_rows=0)
-    before = sorted(made.folder.rglob("*"))
-    with pytest.raises(BundleError, match=r"lies in the bundle \S+outer"):
-        copy_bundle(made.folder, made.folder / inner)
-    assert sorted(made.folder.rglob("*")) == before

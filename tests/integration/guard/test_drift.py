@@ -62,7 +62,7 @@ def test_the_index_of_the_last_verdicts(base, bundles, renderer, tmp_path):
 
     asyncio.run(serve(served))
     assert guard.psi(served) == pytest.approx(wanted)
-    recalibrated = replace(served, manifest="another")
+    recalibrated = replace(served, manifest=replace(served.manifest, sha256="another"))
     asyncio.run(serve(recalibrated))
     assert guard.psi(recalibrated) is None  # its probabilities are others
     asyncio.run(serve(Served.of(bundles[1])))

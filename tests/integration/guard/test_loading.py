@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from filelock import FileLock
 
 from alora.bundle.golden import write_golden
-from alora.bundle.light import LightBundle
+from alora.bundle.light import Bundle
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
 from alora.commands.serve_packed import serve_guard
@@ -33,6 +33,7 @@ from alora.received import file_record
 from alora.verdict import make_verdict
 from tests.integration.bundle.conftest import make_base, make_contents
 from tests.integration.guard.conftest import MESSAGES
+from tests.unit.bundle.cases import with_weights
 
 ADMIN = {"X-Alora-Admin-Key": "admin"}
 
@@ -290,7 +291,7 @@ def test_golden_rows_are_asked_of_the_engine_itself(client, root, monkeypatch):
 
     async def wrong(self, served, bundle):
         scaled = {name: (a_RD, b_OR * 3) for name, (a_RD, b_OR) in bundle.weights.tensors.items()}
-        await load(self, served, replace(bundle, weights=replace(bundle.weights, tensors=scaled)))
+        await load(self, served, with_weights(replace(bundle), replace(bundle.weights, tensors=scaled)))
 
     monkeypatch.setattr(PackedReader, "load", wrong)
     answer = put(client, "v7")
@@ -300,14 +301,14 @@ def test_golden_rows_are_asked_of_the_engine_itself(client, root, monkeypatch):
 
 def test_golden_rows_are_rendered_while_requests_are_answered(client, base, root, monkeypatch):
     """A received bundle's conversations take a tokenizer's time, which nobody else waits for."""
-    where, inner = [], LightBundle.renderer
+    where, inner = [], Bundle.renderer
 
     def renderer(bundle, base):
         where.append(threading.current_thread())
         return inner(bundle, base)
 
     loop = client.portal.call(threading.current_thread)
-    monkeypatch.setattr(LightBundle, "renderer", renderer)
+    monkeypatch.setattr(Bundle, "renderer", renderer)
     assert put(client, "v7").status_code == 200
     assert len(where) >= 2  # the check of the base, and the rows that are asked
     assert loop not in where
@@ -428,7 +429,9 @@ def test_a_shadow_blocks_nothing_and_its_disagreements_are_counted(base, root):
 def test_two_labels_that_block_nothing_disagree_too(base, root):
     bundle = load_bundle(root / "advice")
     policy = replace(bundle.policy, labels=("bad", "fair", "good"), answers=("A", "B", "C"))
-    served = [replace(Served.of(bundle, stage), policy=policy) for stage in ("live", "shadow")]
+    suffix = replace(bundle.suffix, label_token_ids=(11, 12, 13))
+    manifest = replace(bundle.manifest, policy=policy, suffix=suffix)
+    served = [Served(manifest, stage) for stage in ("live", "shadow")]
     answers = {"live": (0.0, 9.0, 0.0), "shadow": (0.0, 0.0, 9.0)}
 
     class Reader:

@@ -26,7 +26,9 @@ def hostile(base, bundles, renderer):
     """A guard one of whose policies has markup for a title."""
     first, second = map(Served.of, bundles)
     return GuardCore(
-        [replace(first, policy=replace(first.policy, title=HOSTILE)), second], renderer, PackedReader(base, bundles)
+        [replace(first, manifest=replace(first.manifest, policy=replace(first.policy, title=HOSTILE))), second],
+        renderer,
+        PackedReader(base, bundles),
     )
 
 

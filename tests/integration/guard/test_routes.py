@@ -135,7 +135,11 @@ def test_a_policy_that_has_the_name_of_an_openai_category_is_found_under_it(bund
             yield Reading(0, (50.0, -50.0))
 
     served = Served.of(bundles[0])
-    guard = GuardCore([replace(served, policy=replace(served.policy, id=category))], renderer, Sure())
+    guard = GuardCore(
+        [replace(served, manifest=replace(served.manifest, policy=replace(served.policy, id=category)))],
+        renderer,
+        Sure(),
+    )
     with TestClient(make_app(guard)) as client:
         sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
         found = sdk.moderations.create(input="Which pills for a headache?").results[0]
@@ -152,7 +156,7 @@ def test_two_policies_whose_names_are_one_category_to_openai_have_a_verdict_each
 
     one, other = map(Served.of, bundles)
     served = [
-        replace(item, policy=replace(item.policy, id=name))
+        replace(item, manifest=replace(item.manifest, policy=replace(item.policy, id=name)))
         for item, name in zip((one, other), ("self-harm", "self_harm"), strict=True)
     ]
     with TestClient(make_app(GuardCore(served, renderer, Sure()))) as client:

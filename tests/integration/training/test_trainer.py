@@ -319,23 +319,6 @@ def test_a_run_cut_off_on_its_way_ends_with_the_same_weights(tmp_path, step):
     )
 
 
-class _Interrupt(_CutOff):
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(("step", "kept"), [(2, "before the first checkpoint"), (5, "of step 3")])
-def test_an_interrupt_says_what_is_kept(tmp_path, capsys, step, kept):
-    settings = TrainingSettings(max_steps=11, batch_size=4, learning_rate=1e-2, evaluations_per_epoch=3)
-    base, rows, held_out = _base(dtype=torch.float32), _examples(36), _examples(8, 100)
-    with pytest.raises(KeyboardInterrupt):
-        fit(base, [_fresh(base)], rows, held_out, settings, tmp_path, callbacks=[_Interrupt(step)])
-    said = capsys.readouterr().err
-    assert f"stopped at step {step}" in said
-    assert kept in said
-
-
 def test_a_policy_may_have_no_row_in_a_step(tmp_path):
     """More policies than rows in a batch, each with rows of its own, and a policy that stops before the other."""
     base = _base(dtype=torch.float32)

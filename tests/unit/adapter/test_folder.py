@@ -1,8 +1,6 @@
 """An adapter folder gives back what was written, and what alora does not run is refused by name."""
 
 import json
-import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +9,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-import alora.adapter.folder
-from alora.adapter.folder import MOST_RANK, AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter
+from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter, save_adapter
 from alora.adapter.targets import target_modules
-from alora.client.engine import RANKS
 from alora.config.schema import TARGETS, AdapterSettings
-from alora.config.setting import settings_of
 from alora.errors import AdapterError
 from tests.toy_models import FAMILIES, toy_model
 
@@ -219,45 +214,9 @@ def test_a_link_in_the_folder_is_not_followed(folder, tmp_path, name):
         load_adapter(folder)
 
 
-def rewrite(file: Path, rank: int) -> None:
-    """Weights of another rank, none of which is written: a header and one hole."""
-    content = file.read_bytes()
-    header, at = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]), 0
-    header.pop("__metadata__", None)
-    for name, entry in header.items():
-        entry["shape"]["lora_B" in name] = rank
-        size = 4 * math.prod(entry["shape"])
-        entry["data_offsets"], at = [at, at + size], at + size
-    written = json.dumps(header).encode()
-    file.write_bytes(len(written).to_bytes(8, "little") + written)
-    os.truncate(file, 8 + len(written) + at)
-
-
-def test_a_rank_above_both_widths_of_a_layer_is_refused_before_a_value_is_read(folder, monkeypatch):
-    """Such an adapter has no use, and costs its rank for every policy next to it."""
-    monkeypatch.setattr(alora.adapter.folder, "load", None)
-    rewrite(folder / "adapter_model.safetensors", 33)
-    _edit(folder, r=33)
-    with pytest.raises(
-        AdapterError, match=r"lora_A.weight is of rank 33, above both widths of its layer \(32 and 16\)"
-    ):
-        load_adapter(folder)
-
-
 def test_the_largest_rank_is_that_of_the_wider_side(tmp_path):
     save_adapter(new_adapter(replace(SPEC, rank=32), toy_model("qwen3"), 0), tmp_path / "adapter", "toy")
     assert load_adapter(tmp_path / "adapter").spec.rank == 32
-
-
-def test_a_rank_that_no_server_takes_is_refused_before_a_value_is_read(tmp_path, monkeypatch):
-    """It would cost its rank for every policy next to it."""
-    assert RANKS[-1] == MOST_RANK
-    assert {name: limits.most for name, _, limits in settings_of(AdapterSettings)}["rank"] == MOST_RANK
-    save_adapter(new_adapter(replace(SPEC, rank=32), toy_model("qwen3"), 0), tmp_path / "adapter", "toy")
-    monkeypatch.setattr(alora.adapter.folder, "MOST_RANK", 31)
-    monkeypatch.setattr(alora.adapter.folder, "load", None)
-    with pytest.raises(AdapterError, match=r"is of rank 32, and 31 is the largest that vLLM serves"):
-        load_adapter(tmp_path / "adapter")
 
 
 def test_weights_in_use_are_not_those_of_a_file_that_is_written_over(folder):

@@ -6,8 +6,7 @@ import os
 import pytest
 from safetensors.torch import load_file
 
-import alora.base.load
-from alora.base.load import _stored_weights, load_base, load_skeleton
+from alora.base.load import load_base, load_skeleton
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from tests.toy_models import toy_model
@@ -48,16 +47,6 @@ def test_weights_in_use_are_not_those_of_a_file_that_is_written_over(quantizatio
     assert all(tensor.equal(before[name]) for name, tensor in base.model.state_dict().items())
     (folder / "model.safetensors").write_bytes(b"")
     assert all(tensor.equal(before[name]) for name, tensor in base.model.state_dict().items())
-
-
-def test_a_base_that_is_written_to_while_it_is_read_is_refused(folder, monkeypatch):
-    def read(*given):
-        os.utime(folder / "model.safetensors")
-        return _stored_weights(*given)
-
-    monkeypatch.setattr(alora.base.load, "_stored_weights", read)
-    with pytest.raises(BaseError, match=r"base .* was written to while it was read; start again"):
-        load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)
 
 
 def test_a_base_that_alora_refuses_is_not_loaded(folder):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.base.fingerprint import Fingerprint
-from alora.bundle.light import LightBundle
+from alora.bundle.light import Bundle
 from alora.bundle.manifest import BaseRecord, Manifest
 from alora.config.schema import PromptSettings
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
@@ -26,14 +26,21 @@ def manifest(policy: str = "advice", **changes: Any) -> Manifest:
         "adapter_digest": "0123456789abcdef",
         "operating_point": OperatingPoint(),
         "files": {},
+        "certificate": None,
         "versions": {},
         "created": "2026-01-01T00:00:00+00:00",
     }
     return Manifest(**facts | changes)
 
 
-def bundle(folder: Path, policy: str = "advice", **changes: Any) -> LightBundle:
-    return LightBundle(folder, manifest(policy, **changes), ())
+def bundle(folder: Path, policy: str = "advice", **changes: Any) -> Bundle:
+    return Bundle(folder, manifest(policy, **changes), ())
+
+
+def with_weights(bundle: Bundle, weights: Any) -> Bundle:
+    """``bundle``, which takes ``weights`` for its own."""
+    vars(bundle)["weights"] = weights
+    return bundle
 
 
 def evaluation(split: str = "test", **figures: float) -> Evaluation:

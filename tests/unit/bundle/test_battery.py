@@ -23,12 +23,6 @@ def test_two_of_one_policy_are_named_by_their_folders(tmp_path):
     assert f"({tmp_path / 'a'}, {tmp_path / 'c'})" in str(caught.value)
 
 
-def test_a_bundle_further_down_is_not_inside(tmp_path):
-    """The list holds names alone, and this one would be looked for next to it."""
-    with pytest.raises(BundleError, match="not a folder inside the battery"):
-        write_battery(tmp_path, [bundle(tmp_path / "old/advice")])
-
-
 def test_a_list_is_not_replaced_by_one_that_lacks_a_bundle_of_it(tmp_path):
     require_all_listed(tmp_path, ["advice"])
     write_battery(tmp_path, [bundle(tmp_path / name, name) for name in ("advice", "refunds", "threats")])

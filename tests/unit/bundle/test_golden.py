@@ -13,14 +13,14 @@ from alora.bundle.golden import (
     tolerance,
     write_golden,
 )
-from alora.data.conversation import Conversation, Message
+from alora.data.messages import Message
 from alora.data.probes import probe_conversations
 from alora.errors import BundleError
 from alora.prompt.parts import Prefix
 
 
 def rows(*logits: tuple[float, ...]) -> list[GoldenRow]:
-    return [GoldenRow(Conversation(str(number), ()), "0" * 64, row) for number, row in enumerate(logits)]
+    return [GoldenRow(str(number), (), "0" * 64, row) for number, row in enumerate(logits)]
 
 
 def test_differences_are_absolute_up_to_one_and_relative_above():
@@ -48,14 +48,15 @@ def test_a_row_that_is_none_is_named_by_its_line(tmp_path):
 
 
 def test_every_row_that_alora_writes_is_read_again(tmp_path):
-    rows = [GoldenRow(conversation, "0" * 64, (0.0,) * 100) for conversation in probe_conversations(12, "rows")]
+    probes = probe_conversations(12, "rows")
+    rows = [GoldenRow(it.id, tuple(it.messages), "0" * 64, (0.0,) * 100) for it in probes]
     write_golden(tmp_path / "golden.jsonl", rows)
     assert read_golden(tmp_path / "golden.jsonl") == tuple(rows)
 
 
 def test_a_row_comes_back_as_it_was_who_speaks_included(tmp_path):
     messages = (Message("user", "5 €?\n"), Message("tool", "5", name="price"))
-    row = GoldenRow(Conversation("a", messages), "0" * 64, (0.1, -1e-7))
+    row = GoldenRow("a", messages, "0" * 64, (0.1, -1e-7))
     write_golden(tmp_path / "golden.jsonl", [row, row])
     assert read_golden(tmp_path / "golden.jsonl") == (row, row)
 

@@ -8,9 +8,8 @@ import pytest
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.base.fingerprint import Fingerprint
 from alora.bundle.golden import GoldenRow, prefix_digest
-from alora.bundle.light import LightBundle, _require_certificate, _require_files
+from alora.bundle.light import Bundle, _require_certificate, _require_files
 from alora.bundle.manifest import CERTIFICATE_FILE, CertificateRecord
-from alora.data.conversation import Conversation
 from alora.errors import BundleError
 from alora.identity.certificate import Certificate, DtypeRecord, Environment, write_certificate
 from alora.prompt.parts import Prefix
@@ -21,8 +20,8 @@ from tests.unit.bundle.cases import BASE, bundle, manifest
 def test_every_golden_row_counts(tmp_path, monkeypatch):
     made = bundle(tmp_path)
     renderer = SimpleNamespace(suffix=lambda policy: made.suffix, prefix=lambda row: Prefix((int(row.id), 9)))
-    monkeypatch.setattr(LightBundle, "renderer", lambda self, base: renderer)
-    rows = [GoldenRow(Conversation(str(n), ()), prefix_digest(Prefix((n, 9))), (0.0, 1.0)) for n in range(3)]
+    monkeypatch.setattr(Bundle, "renderer", lambda self, base: renderer)
+    rows = [GoldenRow(str(n), (), prefix_digest(Prefix((n, 9))), (0.0, 1.0)) for n in range(3)]
     replace(made, golden=tuple(rows)).check_prompts(SimpleNamespace())  # pyright: ignore[reportArgumentType]
     for place in range(3):
         changed = [replace(row, prefix_sha256="0" * 64) if n == place else row for n, row in enumerate(rows)]

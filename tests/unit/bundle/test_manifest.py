@@ -31,10 +31,9 @@ def test_the_order_of_labels_is_in_the_digest():
         manifest_from_dict(content, "memory")
 
 
-def test_labels_come_back_in_their_order():
-    policy = Policy("tone", "Tone", "", ("rude", "dry"), ("No", "Yes"))
-    made = replace(manifest(), policy=policy)
-    assert manifest_from_dict(made.as_dict(), "memory").policy.labels == ("rude", "dry")
+def test_a_policy_comes_back_with_its_labels_in_their_order_and_what_it_judges():
+    policy = Policy("tone", "Tone", "", ("rude", "dry"), ("No", "Yes"), "last_turn")
+    assert manifest_from_dict(replace(manifest(), policy=policy).as_dict(), "memory").policy == policy
 
 
 @pytest.mark.parametrize("tokens", [[11], [11, 11], [11, 12, 13], [11, 12, 12]])

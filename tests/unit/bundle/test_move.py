@@ -14,17 +14,16 @@ from alora.bundle.manifest import CardRecord
 from alora.bundle.move import _same_file
 from alora.bundle.read import Bundle
 from alora.config.schema import IdentitySettings
-from alora.data.conversation import Conversation
 from alora.errors import BundleError
 from alora.verdict import OperatingPoint
-from tests.unit.bundle.cases import BASE, evaluation, manifest
+from tests.unit.bundle.cases import BASE, evaluation, manifest, with_weights
 
 POINT = OperatingPoint(threshold=0.7)
-ROW = GoldenRow(Conversation("1", ()), "0" * 64, (0.0, 1.0))
+ROW = GoldenRow("1", (), "0" * 64, (0.0, 1.0))
 
 
 def bundle_of(tmp_path, **changes) -> Bundle:
-    return Bundle(tmp_path, manifest(**changes), (ROW,) * 3, None)  # pyright: ignore[reportArgumentType]
+    return with_weights(Bundle(tmp_path, manifest(**changes), (ROW,) * 3), None)
 
 
 def base_of(fingerprint=BASE.fingerprint) -> LoadedBase:

@@ -8,13 +8,12 @@ import torch
 
 from alora.bundle import read
 from alora.bundle.golden import GoldenRow
-from alora.bundle.light import LightBundle
-from alora.bundle.read import Bundle, check_bases, check_bundles
-from alora.data.conversation import Conversation
+from alora.bundle.light import Bundle
+from alora.bundle.read import check_bases, check_bundles
 from alora.errors import CheckFailed
 from alora.prompt.parts import Prefix
 from tests.unit.bundle.cases import BASE as RECORD
-from tests.unit.bundle.cases import manifest
+from tests.unit.bundle.cases import manifest, with_weights
 
 BASE = SimpleNamespace(dtype="float32")
 
@@ -38,15 +37,15 @@ class Echo:
 @pytest.fixture(autouse=True)
 def stubs(monkeypatch):
     monkeypatch.setattr(read, "Scorer", Echo)
-    monkeypatch.setattr(LightBundle, "check_base", lambda self, base: None)
+    monkeypatch.setattr(Bundle, "check_base", lambda self, base: None)
     renderer = SimpleNamespace(prefix=lambda conversation: Prefix((1, 2)))
-    monkeypatch.setattr(LightBundle, "renderer", lambda self, base: renderer)
+    monkeypatch.setattr(Bundle, "renderer", lambda self, base: renderer)
 
 
 def bundle(tmp_path, name: str, stored: tuple[float, ...], answers: tuple[float, ...], rows=3, dtype="float32"):
-    golden = tuple(GoldenRow(Conversation(str(n), ()), "", stored) for n in range(rows))
+    golden = tuple(GoldenRow(str(n), (), "", stored) for n in range(rows))
     made = manifest(name, base=replace(RECORD, dtype=dtype))
-    return Bundle(tmp_path / name, made, golden, answers)  # pyright: ignore[reportArgumentType]
+    return with_weights(Bundle(tmp_path / name, made, golden), answers)
 
 
 def test_each_bundle_is_held_against_its_own_adapter_also_behind_one_without_rows(tmp_path):
@@ -69,7 +68,7 @@ def test_every_bundle_at_fault_is_named_and_no_other(tmp_path):
 
 def test_every_bundle_is_checked_for_its_base_also_one_without_rows(tmp_path, monkeypatch):
     bundles, asked = [bundle(tmp_path, name, (0.0, 1.0), (0.0, 1.0), rows) for name, rows in (("a", 1), ("b", 0))], []
-    monkeypatch.setattr(LightBundle, "check_base", lambda self, base: asked.append((self, base)))
+    monkeypatch.setattr(Bundle, "check_base", lambda self, base: asked.append((self, base)))
     check_bundles(bundles, BASE)  # pyright: ignore[reportArgumentType]
     assert asked == [(one, BASE) for one in bundles]
 

@@ -164,11 +164,11 @@ THEIRS = {"asked": "a", "told": "b", "promised": "ok", "gold": {"p": "ok"}, "p":
 def test_rows_that_alora_wrote_are_read_whatever_columns_are_named(tmp_path, named):
     made = row("h", "violation") | {"pair": 1, "generated": {"model": "m"}}
     chats = jsonl(tmp_path, THEIRS, name="chats.jsonl")
-    mixed = jsonl(tmp_path, own("f", "violation"), THEIRS | {"ticket": "u"}, own("g", "ok"), made, name="mixed.jsonl")
+    labelled = jsonl(tmp_path, own("f", "violation"), own("g", "ok"), name="labelled.jsonl")
     settings = DataSettings(columns=ColumnSettings(**named))
-    rows = read_labelled([mixed, chats], settings, POLICY)
-    assert [item.conversation.messages[0].content for item in rows] == ["f", "a", "g", "h", "a"]
-    assert [item.labels["p"] for item in rows] == ["violation", "ok", "ok", "violation", "ok"]
+    rows = read_labelled([labelled, jsonl(tmp_path, made, name="made.jsonl"), chats], settings, POLICY)
+    assert [item.conversation.messages[0].content for item in rows] == ["f", "g", "h", "a"]
+    assert [item.labels["p"] for item in rows] == ["violation", "ok", "violation", "ok"]
     assert rows[0].conversation.id == "log.jsonl:f"
     assert {item.group for item in rows} == ({"", "s"} if "group" in named else {""})
     more = {"asked": "x", "told": "y", "promised": "violation", "p": "violation", "gold": {"p": "violation"}}
@@ -179,10 +179,9 @@ def test_rows_that_alora_wrote_are_read_whatever_columns_are_named(tmp_path, nam
 
 @pytest.mark.parametrize("other", [{"verdicts": None}, {"labels": "ok"}, {"messages": "Hi"}])
 def test_other_rows_without_the_columns_that_are_named_are_wrong(tmp_path, other):
-    path = jsonl(tmp_path, own("a", "ok"), own("b", "ok") | other)
     with pytest.raises(DataError) as caught:
-        read(path, columns=ColumnSettings(**NAMED[0]))
-    assert {(finding.code, finding.where) for finding in caught.value.findings} == {("COLUMN_MISSING", "train.jsonl:2")}
+        read(jsonl(tmp_path, own("b", "ok") | other), columns=ColumnSettings(**NAMED[0]))
+    assert {(finding.code, finding.where) for finding in caught.value.findings} == {("COLUMN_MISSING", "train.jsonl:1")}
 
 
 def test_one_conversation_is_read_whatever_the_rows_are_called(tmp_path):

@@ -29,11 +29,6 @@ BAD_ROWS = {
     "an array": ("[1, 2]", "a row is an object with 'messages', not list"),
     "a number": ("3", "a row is an object"),
     "a huge label": (row(label="x" * 100_000), r"label 'x{36}\.\.\. is not one of"),
-    "label against labels": (
-        row(label="violation", labels={"p": "ok", "q": "violation"}),
-        "'label' says 'violation' and 'labels' says 'ok' of 'p'; remove one of them",
-    ),
-    "label against labels, by policy": (row(label="x", policy="p", labels={"p": "ok"}), "'label' says 'x' and"),
     "not UTF-8": (b'{"messages": "caf\xe9"}', "not UTF-8: .* at byte 17 of the line"),
     "unknown label": (row(label="maybe"), "label 'maybe' is not one of violation, ok of policy 'p'; fix the row"),
     "null label": (row(label=None), "label of 'p' is missing: .*data.unlabelled=leave_out"),
@@ -279,13 +274,12 @@ def test_what_is_wrong_with_one_policys_labels_is_gathered_apart_and_costs_no_ot
     rows = read_multilabelled(path, DataSettings(), [POLICY, OTHER], own)
     assert [item.labels.get("p") for item in rows] == ["ok", "violation", None]
     assert own["p"].count == 0
-    assert own["q"].count == 3
+    assert own["q"].count == 2
     assert [(item.code, item.where) for item in own["q"].all()] == [
         ("LABEL_UNKNOWN", "train.jsonl:1"),
-        ("LABELS_DIFFER", "train.jsonl:2"),
         ("LABEL_MISSING", "train.jsonl:3"),
     ]
-    with pytest.raises(DataError, match="3 problems"):
+    with pytest.raises(DataError, match="2 problems"):
         read_multilabelled(path, DataSettings(), [POLICY, OTHER])
 
 
@@ -334,9 +328,9 @@ def test_a_policy_column_in_other_capitals_is_one(tmp_path):
 )
 def test_the_labels_of_rows_that_alora_wrote_are_the_policys_own_words(tmp_path, of):
     written = {"messages": [{"role": "user", "content": "a"}], **of}
-    path = jsonl(tmp_path, written, row("b", "ok"), row("c", "bad"))
+    path = jsonl(tmp_path, written, written | {"id": 2})
     found = read(path, label_map={"ok": "violation", "violation": "ok", "bad": "violation"})
-    assert [item.labels["p"] for item in found] == ["ok", "violation", "violation"]
+    assert [item.labels["p"] for item in found] == ["ok", "ok"]
 
 
 def test_a_group_is_the_same_with_and_without_the_fraction_of_a_table_with_gaps(tmp_path):

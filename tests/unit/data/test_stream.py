@@ -1,7 +1,6 @@
 """Rows one at a time: every row is a conversation or a reason, whatever its neighbours are."""
 
 import json
-from itertools import islice
 
 import pyarrow
 import pyarrow.parquet
@@ -10,7 +9,6 @@ import pytest
 from alora.batch.log_rows import survey
 from alora.config.schema import DataSettings
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
-from alora.errors import DataError
 
 
 def row(text: str = "hello", **more: object) -> str:
@@ -71,11 +69,3 @@ def test_messages_of_a_parquet_log_may_stand_in_any_groups_of_rows(size, tmp_pat
 def test_a_table_s_bad_lines_are_rows_too(tmp_path):
     (tmp_path / "a.csv").write_text('prompt,id\nhello,1\na,b,c\n"open"x,3\nbye,4\n')
     assert outcomes(tmp_path / "a.csv") == ["a.csv:2", "CELLS", "NOT_CSV", "a.csv:5"]
-
-
-def test_an_array_that_breaks_off_is_no_whole_log(tmp_path):
-    (tmp_path / "a.json").write_text(f"[{row()}, {row()}, broken")
-    stream = stream_conversations(str(tmp_path / "a.json"))
-    assert [one.where for _, one in islice(stream, 2)] == ["a.json:1", "a.json:2"]
-    with pytest.raises(DataError, match="the file is read up to here"):
-        next(stream)

@@ -26,7 +26,7 @@ from alora.evaluation.calibration import (
 from alora.evaluation.platt import BIAS_WEIGHT, SLOPE, SLOPE_WEIGHT, fit_lines
 from alora.evaluation.resampling import draw_counts
 from alora.received import decode
-from alora.verdict import Calibration, label_probabilities
+from alora.verdict import label_probabilities
 
 
 def validation(seed: int = 0, size: int = 4000, overconfidence: float = 1.0):
@@ -313,13 +313,12 @@ def test_operating_point_is_seeded_and_reads_back():
     assert other.threshold == point.threshold
     assert (other.threshold_low, other.threshold_high) != (point.threshold_low, point.threshold_high)
     assert decode(OperatingPoint, point.as_dict()) == point
-    assert point.calibration == Calibration(point.temperature, point.threshold, point.bias)
     assert point.temperature != 1
     assert point.threshold_low <= point.threshold <= point.threshold_high
     assert (point.rows, point.positives) == (200, int((label_ids == 0).sum()))
     probability_N = positive_probability(logits, point.temperature, point.bias)
     assert list(point.histogram) == np.histogram(probability_N, bins=10, range=(0, 1))[0].tolist()
-    assert OperatingPoint().calibration.threshold == 0.5
+    assert OperatingPoint().threshold == 0.5
 
 
 def test_what_is_refused():

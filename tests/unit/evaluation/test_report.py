@@ -246,7 +246,7 @@ def test_the_worst_mistakes_are_the_surest_wrong_verdicts():
     for n, (logits, label) in enumerate(
         zip(own.predictions["test"].logits_NL.tolist(), own.predictions["test"].label_ids_N, strict=True)
     ):
-        verdict = make_verdict(page.judged.policy, logits, own.evaluation.operating_point.calibration, "d")
+        verdict = make_verdict(page.judged.policy, logits, own.evaluation.operating_point, "d")
         if verdict.label != page.judged.policy.labels[label]:
             wrong.append((verdict.probabilities[page.judged.policy.labels[label]], rows[n].conversation.id))
     assert len(wrong) > SHOWN
@@ -299,9 +299,7 @@ def test_three_labels_each_have_figures_and_a_rule():
     own = page.judged.methods[0]
     truth, said = own.predictions["test"].label_ids_N, own.verdicts_N("test")
     point = own.evaluation.operating_point
-    by_hand = [
-        make_verdict(TONE, row, point.calibration, "").label for row in own.predictions["test"].logits_NL.tolist()
-    ]
+    by_hand = [make_verdict(TONE, row, point, "").label for row in own.predictions["test"].logits_NL.tolist()]
     assert [TONE.labels[label] for label in said] == by_hand
     wanted = np.stack(precision_recall_fscore_support(truth, said, zero_division=0), axis=1)
     found = [[item.precision, item.recall, item.f1, item.support] for item in own.evaluation.by_label]
@@ -334,7 +332,7 @@ def test_verdicts_are_those_of_a_server():
     logits = rng.normal(size=(50, 3))
     point = OperatingPoint(1.7, 0.45)
     said = [TONE.labels[place] for place in verdicts(all_probabilities(logits, 1.7), 0.45)]
-    assert said == [make_verdict(TONE, row, point.calibration, "").label for row in logits.tolist()]
+    assert said == [make_verdict(TONE, row, point, "").label for row in logits.tolist()]
 
 
 def test_every_rows_probability_is_kept_and_no_text(tmp_path):

@@ -190,7 +190,7 @@ def test_round_trip_through_the_file(tmp_path):
 
 def test_damaged_reports_are_named(tmp_path):
     file = tmp_path / "evaluation.json"
-    with pytest.raises(RunError, match=r"does not exist.*alora evaluate"):
+    with pytest.raises(RunError, match=r"cannot be read as JSON .*alora evaluate"):
         read_evaluations(file)
     write_evaluations(file, [evaluation()])
     good = json.loads(file.read_text())
@@ -198,7 +198,7 @@ def test_damaged_reports_are_named(tmp_path):
     del good["evaluations"][0]["metrics"]["figures"]["auroc"]
     for text in (*bad, json.dumps(good)):
         file.write_text(text)
-        with pytest.raises(RunError, match="evaluate again"):
+        with pytest.raises(RunError, match="`alora evaluate` again"):
             read_evaluations(file)
 
 

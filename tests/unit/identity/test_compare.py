@@ -98,14 +98,6 @@ def test_counts():
     assert (counts[K] + counts[V]).prefix_elements == 2 * 4 * 8
 
 
-def test_captures_of_different_runs_are_refused():
-    base, adapted = captures()
-    with pytest.raises(ValueError, match="not of the same call and dtype"):
-        compare(CALL, base, Capture({K: adapted.sites[K].half(), V: adapted.sites[V]}, adapted.logits_BV), {K})
-    with pytest.raises(ValueError, match="different layers"):
-        compare(CALL, base, Capture({K: adapted.sites[K]}, adapted.logits_BV), {K})
-
-
 def test_offsets_outside_the_row_are_refused():
     late = Call("late", CALL.input_ids_BT, CALL.attention_mask_BT, CALL.position_ids_BT, (4, 4), CALL.padding_B)
     with pytest.raises(ValueError, match="outside a prompt of 5 tokens"):

@@ -32,6 +32,7 @@ from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
 from alora.text import content_digest
 from tests.integration.lab.compare.places import make_place, overrides, write_rows
+from tests.unit.bundle.cases import with_weights
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +163,7 @@ def test_a_parity_run_sees_another_adapter(place, battery):
     with pytest.raises(DataError, match="are not finite"):
         parity_run(broken, base, point)
     opposite = AdapterWeights(bundle.weights.spec, {n: (a, -b) for n, (a, b) in bundle.weights.tensors.items()})
-    turned = parity_run(replace(bundle, weights=opposite), base, point)
+    turned = parity_run(with_weights(replace(bundle), opposite), base, point)
     assert turned.largest_difference is not None
     assert turned.largest_difference > 0.1
 
