@@ -1,6 +1,5 @@
 """Compute an evaluation from predictions; format it as table rows; write and read ``evaluation.json``."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,20 +8,18 @@ import numpy as np
 
 from alora.atomic import write_json
 from alora.config.schema import EvaluationSettings
-from alora.data.findings import Finding
 from alora.errors import RunError
-from alora.evaluation.calibration import all_probabilities, verdicts
 from alora.evaluation.doubts import doubts
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.paired import worth_samples
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
 from alora.evaluation.resampling import Flags, Floats
-from alora.policy import Policy
-from alora.received import decode
-from alora.text import content_digest, read_whole
+from alora.received import DAMAGED, SEAL, decode, refused, require_sealed, require_version
+from alora.text import content_digest, read_json
 from alora.verdict import OperatingPoint
 
+_VERSION = 1
 HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")
 _TITLES = {
     "balanced_accuracy": "balanced accuracy",
@@ -48,17 +45,11 @@ def evaluate(
     rules: Mapping[str, float] | None = None,
     trained_on: int = 0,
 ) -> Evaluation:
-    """Figures of ``predictions`` at an operating point that was fitted on other rows.
-
-    Raises:
-        DataError: no row is labelled for the policy, or a logit is not finite.
-    """
-    probability_NL = all_probabilities(predictions.logits_NL, operating_point.temperature, operating_point.bias)
-    metrics = compute_metrics(
-        predictions.positive_N, probability_NL[:, 0], operating_point.threshold, settings.bootstrap, seed
-    )
+    """Figures of ``predictions`` at an operating point that was fitted on other rows."""
+    positive_N, chance_N = predictions.positive_N, predictions.probability_NL(operating_point)[:, 0]
+    metrics = compute_metrics(positive_N, chance_N, operating_point.threshold, settings.bootstrap, seed)
     confusion_LL = np.zeros((len(predictions.policy.labels),) * 2, dtype=np.int64)
-    np.add.at(confusion_LL, (predictions.label_ids_N, verdicts(probability_NL, operating_point.threshold)), 1)
+    np.add.at(confusion_LL, (predictions.label_ids_N, predictions.verdicts_N(operating_point)), 1)
     return Evaluation(
         policy=predictions.policy.id,
         method=method,
@@ -71,7 +62,7 @@ def evaluate(
         confusion=tuple(map(tuple, confusion_LL.tolist())),
         rules=rules or {},
         trained_on=trained_on,
-        regret=_regret(predictions.positive_N, probability_NL[:, 0], operating_point),
+        regret=_regret(positive_N, chance_N, operating_point),
     )
 
 
@@ -123,49 +114,28 @@ def describe_operating_point(point: OperatingPoint) -> str:
 
 def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
     """Write ``evaluation.json`` whole or not at all: the figures, the warnings that follow from them, and a digest of
-    all that.
-
-    Raises:
-        RunError: it cannot be written.
-    """
-    findings = [asdict(finding) for finding in doubts(evaluations)]
-    figures = {"evaluations": [item.as_dict() for item in evaluations], "findings": findings}
-    content = {"schema_version": 1, **figures}
+    all that; RunError where it cannot be written."""
+    content = {
+        "schema_version": _VERSION,
+        "evaluations": [item.as_dict() for item in evaluations],
+        "findings": [asdict(finding) for finding in doubts(evaluations)],
+    }
     try:
-        write_json(file, content | {"sha256": content_digest(content)})
+        write_json(file, content | {SEAL: content_digest(content)})
     except OSError as error:
         raise RunError(f"{file} cannot be written: {error.strerror or error}; give a writable output=") from error
 
 
 def read_evaluations(file: Path) -> list[Evaluation]:
-    """Read ``evaluation.json`` back.
-
-    Raises:
-        RunError: it is missing, damaged, changed since it was written, or of another version of alora.
-    """
+    """Read ``evaluation.json`` back; RunError where it is missing, damaged, changed or of another version of alora."""
+    remedy = "evaluate again, by alora train or alora evaluate"
+    content = read_json(file, RunError, remedy)
+    require_version(content, file, RunError, remedy, "schema_version", _VERSION)
+    require_sealed(content, file, RunError, remedy)
     try:
-        content = json.loads(read_whole(file).decode("utf-8"))
-        if content["schema_version"] != 1:
-            raise ValueError(f"schema_version {content['schema_version']} is not 1")
-        if content.get("sha256") != content_digest(content):
-            raise ValueError("it was changed after it was written: its sha256 differs")
-        decode(tuple[Finding, ...], content.get("findings", []), "findings")
         return list(decode(tuple[Evaluation, ...], content["evaluations"], "evaluations"))
-    except FileNotFoundError as error:
-        raise RunError(f"{file} does not exist; run `alora evaluate` or `alora train` first") from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RunError(
-            f"{file} is not an evaluation of this version of alora ({type(error).__name__}: {error}); evaluate again"
-        ) from error
-
-
-def require_labels(file: Path, evaluation: Evaluation, policy: Policy) -> None:
-    """RunError unless the figures in ``file`` are of this policy's labels, in their order."""
-    if (evaluation.policy, tuple(evaluation.label_counts)) != (policy.id, policy.labels):
-        raise RunError(
-            f"{file} is of policy {evaluation.policy} with the labels {', '.join(evaluation.label_counts)}, not of "
-            f"{policy.id} with {', '.join(policy.labels)}; remove it and train again"
-        )
+    except (KeyError, TypeError) as error:
+        raise refused(RunError, DAMAGED, f"{file} holds no evaluations ({error}); {remedy}") from error
 
 
 def estimate_cell(estimate: Estimate, with_interval: bool) -> str:
