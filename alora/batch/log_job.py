@@ -3,7 +3,7 @@
 A shard is scored by itself, here or in an actor of a Ray cluster, so where it was scored does not show in its bytes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def score_log(recipe: Recipe, source: str, output: Path) -> Mapping[str, Any]:
     """Rows to Parquet: how many were ``scored`` and ``rejected``, and how many each policy ``flagged``. A row that is
     wrong costs itself alone, unless ``strict``."""
     verdicts = _guard_verdicts(recipe) if by_guard(recipe) else _bundle_verdicts(recipe)
-    found = survey(source, recipe.data, recipe.logs.shard_rows)
+    found = survey(source, recipe.data)
     if recipe.strict:
         found.wrong.raise_if_any(source)
     note_reading(found.wrong.notes)
@@ -48,7 +48,7 @@ def score_log(recipe: Recipe, source: str, output: Path) -> Mapping[str, Any]:
     else:
         with folder:
             try:
-                _write_shards(recipe, source, folder, found.shards)
+                _write_shards(recipe, source, folder)
             except AloraError:
                 note(
                     f"the shards that are complete stay in {folder.folder}; the same command goes on behind them, as "
@@ -61,7 +61,7 @@ def score_log(recipe: Recipe, source: str, output: Path) -> Mapping[str, Any]:
     return done
 
 
-def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder, digests: Sequence[str]) -> None:
+def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder) -> None:
     missing = list(folder.missing())
     if not missing:
         return
@@ -74,10 +74,10 @@ def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder, digests: S
                 raise MissingDependency(
                     f"cluster=ray needs Ray Data ({first_line(error)}); pip install 'alora-toolkit[ray]'"
                 ) from error
-            for shard in on_ray(recipe, source, folder, digests, missing):
+            for shard in on_ray(recipe, source, folder, missing):
                 bar.update(folder.rows_of(shard))
             return
-        with closing(Shards(recipe, source, folder, digests)) as shards:
+        with closing(Shards(recipe, source, folder)) as shards:
             for shard in missing:
                 shards.write(shard, bar.update)
 

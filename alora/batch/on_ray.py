@@ -24,17 +24,16 @@ _TRIES = 5  # of a shard whose actor died
 class _Actor:
     """:class:`Shards` in a process of a Ray cluster, which Ray Data starts again, with its shard, where it dies."""
 
-    def __init__(self, recipe: Recipe, source: str, output: Path, job: dict[str, Any], digests: Sequence[str],
-                 here: str) -> None:  # fmt: skip
-        self._made_of, self._here, self._shards = (recipe, source, output, job, digests), here, None
+    def __init__(self, recipe: Recipe, source: str, output: Path, job: dict[str, Any], here: str) -> None:
+        self._made_of, self._here, self._shards = (recipe, source, output, job), here, None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Of one shard; what is wrong is an answer, too, since Ray Data would wrap it into an error of its own."""
         try:
             if self._shards is None:
                 os.chdir(self._here)
-                recipe, source, output, job, digests = self._made_of
-                self._shards = Shards(recipe, source, VerdictFolder(output, job), digests)
+                recipe, source, output, job = self._made_of
+                self._shards = Shards(recipe, source, VerdictFolder(output, job))
             self._shards.write(int(batch["item"][0]), lambda _: None)
         except AloraError as error:
             return batch | {"wrong": [str(error)], "exit_code": [error.exit_code]}
@@ -55,9 +54,7 @@ def _cluster() -> Mapping[str, float]:
         raise RunError(f"no Ray cluster answers ({first_line(error)}); {remedy}") from error
 
 
-def on_ray(
-    recipe: Recipe, source: str, folder: VerdictFolder, digests: Sequence[str], missing: Sequence[int]
-) -> Iterator[int]:
+def on_ray(recipe: Recipe, source: str, folder: VerdictFolder, missing: Sequence[int]) -> Iterator[int]:
     """Each shard when it is written, by actors of the cluster at ``$RAY_ADDRESS``, or of one that is started here."""
     cluster = _cluster()
     ray.data.DataContext.get_current().enable_progress_bars = False
@@ -69,7 +66,7 @@ def on_ray(
         raise RunError("the Ray cluster has no CPU now; logs.actors=N waits until N actors have one each")
     # Ray has no other name for the number of tries yet.
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
-    made_of = (recipe, source, folder.output, folder.job, digests, str(Path.cwd()))
+    made_of = (recipe, source, folder.output, folder.job, str(Path.cwd()))
     try:
         written = ray.data.from_items(list(missing), override_num_blocks=len(missing)).map_batches(
             _Actor, fn_constructor_args=made_of, batch_size=1, num_gpus=int(gpus > 0), max_task_retries=_TRIES,

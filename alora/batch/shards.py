@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from alora.batch.log_rows import Row, changed, read_again, time_of
+from alora.batch.log_rows import time_of
 from alora.batch.stored_verdicts import shard_rows
 from alora.batch.verdict_folder import RefusedRow, ScoredRow, VerdictFolder
 from alora.bundle.artifact import named_artifacts, open_artifact
@@ -24,31 +24,22 @@ if TYPE_CHECKING:
 
 
 class Shards:
-    """What scores and writes shards of one log; it reads on from shard to shard.
+    """What scores and writes shards of one log; it reads on from shard to shard."""
 
-    Args:
-        digests: of each shard's rows, as they were surveyed: a log may change meanwhile.
-    """
-
-    def __init__(self, recipe: Recipe, source: str, folder: VerdictFolder, digests: Sequence[str]) -> None:
-        self._recipe, self._source, self._folder, self._digests = recipe, source, folder, digests
+    def __init__(self, recipe: Recipe, source: str, folder: VerdictFolder) -> None:
+        self._recipe, self._source, self._folder = recipe, source, folder
         self._scorer, self._next = scorer_of(recipe), 0
-        self._rows: Iterator[Row] = stream_conversations(source, recipe.data)
+        self._rows = stream_conversations(source, recipe.data)
 
     def write(self, shard: int, tick: Callable[[int], object]) -> None:
-        """Score one shard; ``tick`` hears of rows that are done.
-
-        Raises:
-            DataError: its rows are no longer those that were surveyed; nothing is written.
-        """
+        """Score one shard; ``tick`` hears of rows that are done."""
         recipe, numbers = self._recipe, shard_rows(self._folder.job, shard)
         if shard < self._next:
             self._rows, self._next = stream_conversations(self._source, recipe.data), 0
         deque(islice(self._rows, (shard - self._next) * recipe.logs.shard_rows), maxlen=0)
         self._next = shard + 1
-        error = changed(self._source, numbers[0], numbers[-1])
-        rows = read_again(islice(self._rows, len(numbers)), recipe.data, self._digests[shard], error)
-        self._folder.write(shard, _answers(self._scorer, enumerate(rows, numbers[0]), recipe, tick))
+        rows = enumerate(islice(self._rows, len(numbers)), numbers[0])
+        self._folder.write(shard, _answers(self._scorer, rows, recipe, tick))
 
     def close(self) -> None:
         self._scorer.close()

@@ -34,7 +34,7 @@ from alora.batch.stored_verdicts import (
 )
 from alora.data.sources import PARQUET_SUFFIXES
 from alora.errors import DataError, RunError
-from alora.text import read_whole
+from alora.text import leaves, read_whole
 from alora.verdict import Verdict
 
 REJECTED = "rejected.jsonl"
@@ -101,12 +101,10 @@ class VerdictFolder:
             raise RunError(f"{self.rejected} is there already; give another output=, or move it away")
 
     def _require_same(self, manifest: Mapping[str, Any], path: Path) -> None:
-        before = manifest["job"]
-        changed = [
-            change for key in {**before, **self.job} for change in _changes(key, before.get(key), self.job.get(key))
-        ]
+        before, now = (dict(leaves(job)) for job in (manifest["job"], self.job))
+        changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         if changed:
-            text = ", ".join(changed[:5])
+            text = ", ".join(f"{key} ({_short(before.get(key))}, now {_short(now.get(key))})" for key in changed[:5])
             raise RunError(f"{path} holds verdicts of another job: {text}; give another output=, or remove it")
 
     def _remove(self) -> None:
@@ -155,7 +153,8 @@ class VerdictFolder:
             lines = (json.dumps(vars(row)) + "\n" for row in sorted(refused, key=lambda row: row.row))
             write_pieces(self._refused(shard), lines)
         with whole(self._shard(shard)) as staged:
-            pyarrow.parquet.write_table(_table(scored, schema(self.policies)), staged, **_WRITTEN)
+            table = pyarrow.Table.from_pylist([_columns(row) for row in scored], schema(self.policies))
+            pyarrow.parquet.write_table(table, staged, **_WRITTEN)
 
     def finish(self) -> Mapping[str, Any]:
         """Join the shards' files, and return the job's result."""
@@ -207,25 +206,12 @@ class VerdictFolder:
         return self.folder / f"rejected-{number:05}.jsonl"
 
 
-def _table(rows: Sequence[ScoredRow], schema: pyarrow.Schema) -> pyarrow.Table:
-    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
-    for row in rows:
-        for name in ("row", "id", "time", "prefix_tokens", "truncated"):
-            columns[name].append(getattr(row, name))
-        for verdict in row.verdicts:
-            own = (verdict.probability, verdict.label, verdict.violated, verdict.threshold, verdict.adapter_digest)
-            for field, value in zip(FIELDS, own, strict=True):
-                columns[f"{verdict.policy}_{field}"].append(value)
-    return pyarrow.table(columns, schema=schema)
-
-
-def _changes(name: str, before: Any, now: Any) -> Iterator[str]:
-    """What differs, by the names of the innermost values."""
-    if isinstance(before, dict) and isinstance(now, dict) and before.keys() == now.keys():
-        for key in now:
-            yield from _changes(f"{name}.{key}", before[key], now[key])
-    elif before != now:
-        yield f"{name} ({_short(before)}, now {_short(now)})"
+def _columns(row: ScoredRow) -> dict[str, Any]:
+    own = {name: getattr(row, name) for name in ("row", "id", "time", "prefix_tokens", "truncated")}
+    for verdict in row.verdicts:
+        values = verdict.probability, verdict.label, verdict.violated, verdict.threshold, verdict.adapter_digest
+        own |= {f"{verdict.policy}_{field}": value for field, value in zip(FIELDS, values, strict=True)}
+    return own
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from alora.batch.stored_verdicts import read_manifest, tables
-from alora.evaluation.html import in_markdown, page_template
+from alora.evaluation.html import in_markdown, markdown_table, page_template
 from alora.training.layout import PAGE_MARK
 from alora.verdict import LEAST, TENTHS, population_stability
 
@@ -207,15 +207,12 @@ def as_html(shown: Sequence[Table]) -> str:
 
 def as_markdown(shown: Sequence[Table]) -> str:
     """The same tables for a wiki or a pull request; untrusted text is never markup."""
-    lines = [PAGE_MARK]
+    parts = [PAGE_MARK]
     for table in shown:
-        lines += ["", f"## {table.title}", "", *([in_markdown(table.about), ""] if table.about else [])]
-        lines += [_line(table.headings), "| --- " * len(table.headings) + "|", *map(_line, table.rows)]
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(in_markdown, cells))} |"
+        headings, *rows = ([*map(in_markdown, cells)] for cells in (table.headings, *table.rows))
+        about = [in_markdown(table.about)] if table.about else []
+        parts += [f"## {table.title}", *about, markdown_table(headings, rows)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _share(part: Any, whole: Any) -> str:

@@ -16,7 +16,7 @@ from alora.config.saved import over
 from alora.config.schema import Recipe
 from alora.errors import CheckFailed, ConfigError, RunError
 from alora.evaluation.records import Evaluation
-from alora.evaluation.tables import read_evaluations, require_labels
+from alora.evaluation.tables import read_evaluations
 from alora.identity.certificate import Certificate, read_certificate
 from alora.text import note
 from alora.training.layout import BATTERY, EVALUATION, IDENTITY, TRAINING, home_of
@@ -126,7 +126,6 @@ def _evaluations(home: Path, subject: Subject) -> list[Evaluation]:
     own = [evaluation for evaluation in evaluations if evaluation.adapter_digest == digest]
     if not own:
         raise RunError(f"{file} is of another adapter than {digest[:12]}; remove it and train again")
-    require_labels(file, own[0], subject.require_policy())
     return [*own, *(evaluation for evaluation in evaluations if evaluation not in own)]
 
 

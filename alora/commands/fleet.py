@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from alora.atomic import write_json
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.answered import answers_of
@@ -107,15 +105,15 @@ def _show_crossfire(found: FleetReport) -> None:
     if len(crossfire.policies) < 2:
         return
     say("\nshare of each policy's positives (row) on which a policy (column) fires; own recall on the diagonal")
-    rows = [[name, *map(_plain, shares)] for name, shares in zip(crossfire.policies, crossfire.fires_PP, strict=True)]
-    rows.append(["elsewhere", *map(_plain, crossfire.elsewhere_P)])
+    rows = [[name, *map(_plain, shares)] for name, shares in zip(crossfire.policies, crossfire.fires, strict=True)]
+    rows.append(["elsewhere", *map(_plain, crossfire.elsewhere)])
     table(("positives of", *crossfire.policies), rows)
     for row, own in enumerate(crossfire.policies):
         for column, other in enumerate(crossfire.policies):
-            share = crossfire.fires_PP[row, column]
-            if row != column and share >= LEAST_CROSSFIRE:
+            share = crossfire.fires[row][column]
+            if row != column and share is not None and share >= LEAST_CROSSFIRE:
                 note(f"{other} fires on {share:.0%} of the positives of {own}")
 
 
 def _plain(value: float | None) -> str:
-    return "" if value is None or np.isnan(value) else f"{value:.3f}"
+    return "" if value is None else f"{value:.3f}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from alora.atomic import write_json, write_pieces
 from alora.batch.log_job import score_log
-from alora.batch.log_rows import Survey, changed, read_again, survey
+from alora.batch.log_rows import survey
 from alora.batch.shards import scorer_of
 from alora.bundle.artifact import NO_BUNDLE, find_artifact
 from alora.bundle.run_rows import note_reading, settings_as_trained
@@ -64,7 +64,8 @@ def run(recipe: Recipe) -> int:
     found.wrong.raise_if_any(source)
     note_reading(found.wrong.notes)
     violated: Counter[str] = Counter()
-    lines = _lines(recipe, _again(source, recipe.data, found), violated)
+    rows = (row for _, row in islice(stream_conversations(source, recipe.data), found.count))
+    lines = _lines(recipe, (row for row in rows if isinstance(row, LabelledConversation)), violated)
     if not output:
         for line in lines:
             say(line)
@@ -102,14 +103,6 @@ def _is_job(output: Path) -> bool:
     if suffix in (*TABLE_SUFFIXES, ".gz", ".txt"):
         raise ConfigError(f"output={output}: verdicts are written to NAME.parquet, to a folder or to NAME.jsonl")
     return suffix not in JSON_SUFFIXES
-
-
-def _again(source: str, settings: DataSettings, found: Survey) -> Iterator[LabelledConversation]:
-    """The rows that were surveyed, or a DataError at the end: a log may change meanwhile."""
-    rows = islice(stream_conversations(source, settings), found.count)
-    for _, row in read_again(rows, settings, found.digest, changed(source, 0, found.count - 1)):
-        if isinstance(row, LabelledConversation):
-            yield row
 
 
 def _lines(recipe: Recipe, rows: Iterable[LabelledConversation], violated: Counter[str]) -> Iterator[str]:

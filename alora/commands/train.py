@@ -40,7 +40,7 @@ from alora.evaluation.baselines import compare_with_baselines
 from alora.evaluation.pages import note_doubts, write_judgement, write_run_overview
 from alora.evaluation.predict import Predictions, out_of_fold_predictions
 from alora.evaluation.records import Evaluation
-from alora.evaluation.tables import read_evaluations, require_labels
+from alora.evaluation.tables import read_evaluations
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.policy import Policy, load_policies, note_unread_keys
@@ -197,7 +197,6 @@ def _figures(this: TrainingRun, policy: Policy) -> list[Evaluation]:
             f"{paths.evaluation} is of another adapter than {digest[:12]}, which lies next to it; remove it and run "
             "the same command again: only this stage is done again"
         )
-    require_labels(paths.evaluation, evaluations[0], policy)
     return evaluations
 
 

@@ -34,7 +34,7 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
             "train it with training.engine=alora, or choose adapter=lora"
         )
     if recipe.evaluation.target is not None:
-        yield from _of_another_target(recipe.evaluation, recipe.evaluation.target)
+        yield from of_another_target(recipe.evaluation, recipe.evaluation.target)
     columns = recipe.data.columns
     if POLICY_PLACE in columns.label and columns.labels != ColumnSettings.labels:
         yield (
@@ -76,7 +76,7 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
     if verb == "label" and (recipe.conversation is None or recipe.output is None):
         yield "alora label needs data=LOG, which was scored, and output=FILE.jsonl for the rows to label"
     if verb in ("train", "compare", "check") and recipe.evaluation.target is None:
-        yield from _of_another_target(recipe.evaluation, "f1")
+        yield from of_another_target(recipe.evaluation, "f1")
     if verb in ("train", "check", "compare"):
         one = [name for name in ("id", "title", "rule", "labels") if getattr(recipe.policy, name)]
         if recipe.policies and recipe.policy.file is not None and one:
@@ -92,7 +92,7 @@ def _needs(recipe: Recipe, verb: str) -> Iterator[str]:
         yield f"alora {verb} needs artifact=DIR: a run folder, an adapter folder, a bundle or a battery"
 
 
-def _of_another_target(settings: EvaluationSettings, target: str) -> Iterator[str]:
+def of_another_target(settings: EvaluationSettings, target: str) -> Iterator[str]:
     """One line for each setting that the target of the operating point does not use."""
     uses = {"target_value": ("fpr", "recall"), "false_positive_cost": ("cost",), "false_negative_cost": ("cost",)}
     for name, targets in uses.items():

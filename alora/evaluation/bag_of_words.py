@@ -3,7 +3,6 @@
 An adapter that does not beat it has learned which words occur, and costs more.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,9 +56,6 @@ def log_probabilities(fitted: Pipeline, rows: Sequence[Any] | Floats, labels: in
 def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> BagOfWords:
     """Fit the baseline on the rows that are labelled for ``policy``; with more text than :data:`MOST_CHARACTERS`, on a
     random part that keeps all rows of rare labels.
-
-    Raises:
-        DataError: fewer than two labels have two rows each, or no row holds a word.
     """
     wanted = [row for row in rows if policy.id in row.labels]
     label_ids_N = labels_of(policy, wanted)
@@ -79,29 +75,20 @@ def fit_bag_of_words(policy: Policy, rows: Sequence[LabelledConversation], seed:
 
 def _texts(rows: Sequence[LabelledConversation], label_ids_N: NDArray[np.int64], seed: int) -> dict[int, str]:
     """By its row's index, each text to learn from: the first of each label, the second of each, ... in random order."""
-    counts, order = Counter[int](), []
-    labels = label_ids_N.tolist()
-    for index in np.random.default_rng(seed).permutation(len(rows)).tolist():
-        order.append((counts[labels[index]], index))
-        counts[labels[index]] += 1
-    texts: dict[int, str] = {}
-    room = MOST_CHARACTERS
-    for _, index in sorted(order):
-        # Roles are words too, so that who spoke last can be learned.
-        text = rows[index].conversation.transcript
-        room -= len(text)
-        if room < 0 and len(texts) >= MINIMUM_PER_LABEL * len(counts):
-            break
-        texts[index] = text
-    return dict(sorted(texts.items()))
+    texts = [row.conversation.transcript for row in rows]  # roles are words too, so that who spoke last can be learned
+    order_N, turn_N = np.random.default_rng(seed).permutation(len(rows)), np.empty(len(rows), dtype=np.int64)
+    labels = set(label_ids_N.tolist())
+    for label in labels:
+        own_N = order_N[label_ids_N[order_N] == label]
+        turn_N[own_N] = np.arange(len(own_N))
+    in_turn_N = np.argsort(turn_N, kind="stable")
+    fitting = int((np.cumsum([len(texts[index]) for index in in_turn_N]) <= MOST_CHARACTERS).sum())
+    kept = in_turn_N[: max(fitting, MINIMUM_PER_LABEL * len(labels))]
+    return {index: texts[index] for index in sorted(kept.tolist())}
 
 
 def out_of_fold_words(policy: Policy, rows: Sequence[LabelledConversation], seed: int = 0) -> Predictions:
-    """The baseline's answer to each of a policy's rows in folds, fitted on the rows of the other folds.
-
-    Raises:
-        DataError: see :func:`fit_bag_of_words`.
-    """
+    """The baseline's answer to each of a policy's rows in folds, fitted on the rows of the other folds."""
     folds_N = np.array([row.folds[policy.id] for row in rows])
     splits = [(np.flatnonzero(folds_N != fold), np.flatnonzero(folds_N == fold)) for fold in set(folds_N.tolist())]
     return Predictions(policy, _held_out_logits(policy, rows, splits, seed), labels_of(policy, rows))
@@ -123,9 +110,6 @@ def held_out_words(
     """Each row's probabilities by a baseline that did not see it, and their AUROC where both classes are there.
 
     ``splits`` are indices of rows to fit on and to predict; every row is labelled for ``policy`` and predicted once.
-
-    Raises:
-        DataError: see :func:`fit_bag_of_words`.
     """
     probability_NL = softmax(_held_out_logits(policy, rows, splits, seed), axis=1)
     positive_N = labels_of(policy, rows) == 0

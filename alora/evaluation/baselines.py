@@ -1,6 +1,5 @@
 """Policies' adapters and what they must beat on the same rows: the base with the rule in its prompt, a bag of words."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,12 +9,12 @@ from alora.adapter.folder import AdapterWeights, silent_adapter
 from alora.base.load import LoadedBase
 from alora.config.schema import EvaluationSettings
 from alora.data.splits import Splits, known_rows
-from alora.errors import AloraError
+from alora.errors import LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words, out_of_fold_words
-from alora.evaluation.calibration import all_probabilities, fit_operating_point, fit_rules
+from alora.evaluation.calibration import fit_operating_point, fit_rules
 from alora.evaluation.paired import lead_in_worth, paired_auroc
 from alora.evaluation.predict import Predictions, predict_parts
-from alora.evaluation.records import Evaluation, Lead
+from alora.evaluation.records import Estimate
 from alora.evaluation.scored import Scored
 from alora.evaluation.tables import evaluate
 from alora.policy import Policy
@@ -32,14 +31,11 @@ def compare_with_baselines(
     out_of_fold: Mapping[str, Predictions],
     settings: EvaluationSettings,
     seed: int,
-) -> tuple[dict[str, list[Scored]], dict[str, AloraError]]:
+) -> tuple[dict[str, list[Scored]], LeftOut]:
     """Evaluate every policy on the test rows, calibrated on the rows that were held out; without test rows on those.
 
     The first evaluation of a policy is its adapter's. A policy without figures is in the second mapping, with its
-    error.
-
-    Args:
-        out_of_fold: of each policy in folds, what the folds' adapters answered to their rows.
+    error. ``out_of_fold``: of each policy in folds, what the folds' adapters answered to their rows.
     """
     # Without test rows all methods are measured on all rows; else a sample calibrates a method that learns from none.
     every = (*(row for row in splits.train if row.folds), *splits.validation)
@@ -56,74 +52,47 @@ def compare_with_baselines(
         answers = predict_parts(scorer, renderer, [*policies, *policies], suffixes, parts, "evaluating")
     taught = known_rows(splits.test or splits.validation, splits.train)
     known = known_rows(splits.test, [*splits.train, *splits.validation]) if splits.test else taught
-    scored: dict[str, list[Scored]] = {}
-    failed: dict[str, AloraError] = {}
-    for index, (policy, adapter) in enumerate(zip(policies, adapters, strict=True)):
-        kind = "alora" if adapter.spec.activated else "lora"
-        try:
-            own = out_of_fold.get(policy.id)
-            asked = {kind: answers[index], "prompt": answers[len(policies) + index]}
-            methods = _by_split(policy, splits, asked, own, seed)
-            judged = [
-                calibrated(
-                    method,
-                    predicted,
-                    settings,
-                    adapter if method == kind else None,
-                    seed,
-                    {kind: known, "bag_of_words": taught}.get(method, Counter())[policy.id],
-                )
-                for method, predicted in methods.items()
-            ]
-            scored[policy.id] = with_leads(judged, settings, seed)
-        except AloraError as error:
-            failed[policy.id] = error
-    return scored, failed
 
+    def judged(number: int) -> list[Scored]:
+        policy, adapter, folded = policies[number], adapters[number], out_of_fold.get(policies[number].id)
+        (own, tested), (prompted, prompt_tested) = answers[number], answers[len(policies) + number]
+        bag, rows = fit_bag_of_words(policy, splits.train, seed), splits.calibration(policy.id)
+        kind, held = "alora" if adapter.spec.activated else "lora", "validation" if folded is None else "out_of_fold"
+        words = bag.predict(rows) if folded is None else out_of_fold_words(policy, rows, seed)
+        sampled = held if folded is None or not splits.test else "sample"
+        methods = [
+            (kind, held, folded or own, tested, adapter, known[policy.id]),
+            ("prompt", sampled, prompted, prompt_tested, None, 0),
+            ("bag_of_words", held, words, bag.predict(splits.test), None, taught[policy.id]),
+        ]
+        scored = []
+        for name, part, first, last, own_adapter, trained_on in methods:
+            of_method = {part: first} | ({"test": last} if splits.test else {})
+            scored.append(calibrated(name, of_method, settings, own_adapter, seed, trained_on))
+        return with_leads(scored, settings, seed)
 
-def _by_split(
-    policy: Policy,
-    splits: Splits,
-    asked: Mapping[str, Sequence[Predictions]],
-    out_of_fold: Predictions | None,
-    seed: int,
-) -> dict[str, dict[str, Predictions]]:
-    """Each method's predictions, first on the rows that it is calibrated by, last on those that it is measured on."""
-    bag, known = fit_bag_of_words(policy, splits.train, seed), splits.calibration(policy.id)
-    methods: dict[str, dict[str, Predictions]] = {}
-    for method, (held, tested) in asked.items():
-        if out_of_fold is None:
-            first = {"validation": held}
-        elif method == "prompt":
-            first = {"sample" if splits.test else "out_of_fold": held}
-        else:
-            first = {"out_of_fold": out_of_fold}
-        methods[method] = first | ({"test": tested} if splits.test else {})
-    words = {"validation": bag.predict(known)}
-    if out_of_fold is not None:
-        words = {"out_of_fold": out_of_fold_words(policy, known, seed)}
-    methods["bag_of_words"] = words | ({"test": bag.predict(splits.test)} if splits.test else {})
-    return methods
+    failed, numbers = LeftOut(), {policy.id: number for number, policy in enumerate(policies)}
+    return failed.each(numbers, lambda name: judged(numbers[name])), failed
 
 
 def with_leads(methods: Sequence[Scored], settings: EvaluationSettings, seed: int = 0) -> list[Scored]:
     """``methods``, where each but the first, the adapter, says how far the adapter is above it on the same rows."""
-    own, *others = methods
-    return [own, *(replace(other, evaluation=_with_leads(own, other, settings.bootstrap, seed)) for other in others)]
-
-
-def _with_leads(own: Scored, other: Scored, resamples: int, seed: int) -> Evaluation:
-    split, point = own.evaluation.split, own.evaluation.operating_point
-    positive_N = own.predictions[split].positive_N
+    own, split = methods[0], methods[0].evaluation.split
+    positive_N, point = own.predictions[split].positive_N, own.evaluation.operating_point
     if positive_N.all() or not positive_N.any():
-        return other.evaluation
-    mine_N, theirs_N = (one.probability_NL(split)[:, 0] for one in (own, other))
-    ranked = paired_auroc(positive_N, mine_N, theirs_N, resamples, seed)
-    leads = {"auroc": Lead(ranked.value, *(None if np.isnan(end) else end for end in (ranked.low, ranked.high)))}
-    if point.target in ("f1", "cost"):
-        flags = mine_N >= point.threshold, theirs_N >= other.evaluation.operating_point.threshold
-        leads[point.target] = lead_in_worth(positive_N, *flags, point.costs, resamples, seed)
-    return replace(other.evaluation, leads=leads)
+        return list(methods)
+    mine_N, led = own.probability_NL(split)[:, 0], [own]
+    for other in methods[1:]:
+        theirs_N = other.probability_NL(split)[:, 0]
+        ranked = paired_auroc(positive_N, mine_N, theirs_N, settings.bootstrap, seed)
+        leads = {
+            "auroc": Estimate(ranked.value, *(None if np.isnan(end) else end for end in (ranked.low, ranked.high)))
+        }
+        if point.target in ("f1", "cost"):
+            flags = mine_N >= point.threshold, theirs_N >= other.evaluation.operating_point.threshold
+            leads[point.target] = lead_in_worth(positive_N, *flags, point.costs, settings.bootstrap, seed)
+        led.append(replace(other, evaluation=replace(other.evaluation, leads=leads)))
+    return led
 
 
 def calibrated(
@@ -134,16 +103,10 @@ def calibrated(
     seed: int,
     trained_on: int,
 ) -> Scored:
-    """Figures of ``method`` on the last part of its predictions, at an operating point that is fitted on the first.
-
-    Raises:
-        ConfigError: see :func:`alora.evaluation.calibration.choose_threshold`.
-        DataError: no validation rows, or of one class only.
-    """
+    """Figures of ``method`` on the last part of its predictions, at an operating point that is fitted on the first."""
     known, (split, asked) = next(iter(predicted.values())), list(predicted.items())[-1]
     point = fit_operating_point(known.logits_NL, known.label_ids_N, settings, seed)
-    known_NL = all_probabilities(known.logits_NL, point.temperature, point.bias)
-    rules = fit_rules(known_NL, known.label_ids_N, known.policy.labels, settings)
+    rules = fit_rules(known.probability_NL(point), known.label_ids_N, known.policy.labels, settings)
     digest = None if adapter is None else adapter.digest
     evaluation = evaluate(
         asked,

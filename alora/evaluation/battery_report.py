@@ -6,11 +6,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from alora.config.schema import EvaluationSettings, FleetSettings
 from alora.data.conversation import LabelledConversation
-from alora.evaluation.calibration import all_probabilities, positive_probability, verdicts
+from alora.evaluation.calibration import all_probabilities
 from alora.evaluation.paired import paired_auroc
 from alora.evaluation.predict import Predictions, labels_of
 from alora.evaluation.records import Evaluation
@@ -30,22 +29,19 @@ class Member:
     logits_NL: Floats
 
     @property
-    def probability_N(self) -> Floats:
-        return positive_probability(self.logits_NL, self.point.temperature, self.point.bias)
+    def probability_NL(self) -> Floats:
+        return all_probabilities(self.logits_NL, self.point.temperature, self.point.bias)
 
     @property
     def fired_N(self) -> Flags:
-        return self.probability_N >= self.point.threshold
+        return self.probability_NL[:, 0] >= self.point.threshold
 
-    @property
-    def verdict_N(self) -> NDArray[np.str_]:
-        probability_NL = all_probabilities(self.logits_NL, self.point.temperature, self.point.bias)
-        return np.array(self.policy.labels)[verdicts(probability_NL, self.point.threshold)]
+    def labelled(self, rows: Sequence[LabelledConversation]) -> Flags:
+        return np.array([self.policy.id in row.labels for row in rows], dtype=bool)
 
     def predictions(self, rows: Sequence[LabelledConversation]) -> Predictions:
         """Its answers on the rows that are labelled for it."""
-        own_N = labelled(self.policy, rows)
-        return Predictions(self.policy, self.logits_NL[own_N], labels_of(self.policy, rows))
+        return Predictions(self.policy, self.logits_NL[self.labelled(rows)], labels_of(self.policy, rows))
 
 
 @dataclass(frozen=True)
@@ -68,15 +64,15 @@ class PolicyChange:
 
 @dataclass(frozen=True)
 class Crossfire:
-    """``fires_PP[i, j]``: the share of policy i's positives on which policy j fires; its own recall on the diagonal.
+    """``fires[i][j]``: the share of policy i's positives on which policy j fires; its own recall on the diagonal.
 
-    ``elsewhere_P[j]`` is how often j fires on rows that are not its labelled positives: the rate to
-    compare the column with. A row that violates two policies, and is labelled for one, counts here too.
+    ``elsewhere[j]`` is how often j fires on rows that are not its labelled positives: the rate to compare the column
+    with. A row that violates two policies, and is labelled for one, counts here too. None where there are no such rows.
     """
 
-    policies: tuple[str, ...]
-    fires_PP: Floats
-    elsewhere_P: Floats
+    policies: list[str]
+    fires: list[list[float | None]]
+    elsewhere: list[float | None]
 
 
 @dataclass(frozen=True)
@@ -92,13 +88,12 @@ class FleetReport:
         return tuple(drift.policy for drift in self.drifts if drift.regressed)
 
     def as_dict(self) -> dict[str, Any]:
-        fires, elsewhere = self.crossfire.fires_PP.tolist(), self.crossfire.elsewhere_P.tolist()
         return {
             "schema_version": 1,
             "evaluations": [evaluation.as_dict() for evaluation in self.evaluations],
             "drifts": [asdict(drift) for drift in self.drifts],
             "regressed": list(self.regressed),
-            "crossfire": finite({"policies": self.crossfire.policies, "fires": fires, "elsewhere": elsewhere}),
+            "crossfire": asdict(self.crossfire),
         }
 
 
@@ -115,8 +110,8 @@ def report(
 
     A policy that no row is labelled for has no figures, and is in the cross-fire's columns alone.
     """
-    evaluations = {
-        member.policy.id: evaluate(
+    evaluations = tuple(
+        evaluate(
             member.predictions(rows),
             member.point,
             evaluation,
@@ -125,14 +120,14 @@ def report(
             trained_on=trained_on.get(member.policy.id, 0),
         )
         for member in members
-        if labelled(member.policy, rows).any()
-    }
+        if member.labelled(rows).any()
+    )
     drifts = () if before is None else tuple(_drifts(members, before, rows, evaluation, settings))
-    return FleetReport(tuple(evaluations.values()), crossfire(members, rows), drifts)
+    return FleetReport(evaluations, crossfire(members, rows), drifts)
 
 
 def crossfire(members: Sequence[Member], rows: Sequence[LabelledConversation]) -> Crossfire:
-    """Who fires on whose positives; NaN where a policy has no labelled positive."""
+    """Who fires on whose positives."""
     positives = [
         np.array([row.labels.get(member.policy.id) == member.policy.positive for row in rows], dtype=bool)
         for member in members
@@ -140,12 +135,7 @@ def crossfire(members: Sequence[Member], rows: Sequence[LabelledConversation]) -
     fired = [member.fired_N for member in members]
     shares = [[_share(other_N[own_N]) for other_N in fired] for own_N in positives]
     elsewhere = [_share(fired_N[~own_N]) for fired_N, own_N in zip(fired, positives, strict=True)]
-    names = tuple(member.policy.id for member in members)
-    return Crossfire(names, np.array(shares).reshape(len(names), len(names)), np.array(elsewhere))
-
-
-def labelled(policy: Policy, rows: Sequence[LabelledConversation]) -> Flags:
-    return np.array([policy.id in row.labels for row in rows], dtype=bool)
+    return Crossfire([member.policy.id for member in members], shares, elsewhere)
 
 
 def _drifts(
@@ -155,21 +145,16 @@ def _drifts(
     evaluation: EvaluationSettings,
     settings: FleetSettings,
 ) -> list[PolicyChange]:
-    old = {member.policy.id: member for member in before}
+    now, old = ({member.policy.id: member for member in battery} for battery in (members, before))
     changes = []
-    for member in members:
-        name = member.policy.id
-        if name not in old:
+    for name in {**now, **old}:
+        if name not in now:
+            changes.append(PolicyChange(name, "gone", regressed=("gone",)))
+        elif name not in old:
             changes.append(PolicyChange(name, "new"))
-        elif labelled(member.policy, rows).any():
-            changes.append(_drift(member, old[name], rows, evaluation, settings))
         else:
-            state = _state(member, old[name])
-            changes.append(
-                PolicyChange(name, state, regressed=("no row is labelled for it",) if state == "changed" else ())
-            )
-    known = {member.policy.id for member in members}
-    return changes + [PolicyChange(name, "gone", regressed=("gone",)) for name in old if name not in known]
+            changes.append(_drift(now[name], old[name], rows, evaluation, settings))
+    return changes
 
 
 def _drift(
@@ -179,38 +164,30 @@ def _drift(
     evaluation: EvaluationSettings,
     settings: FleetSettings,
 ) -> PolicyChange:
-    own_N = labelled(member.policy, rows)
-    now, then = (evaluate(item.predictions(rows), item.point, evaluation, method="adapter") for item in (member, old))
-    changes: dict[str, float | None] = {}
-    for name in settings.figures:
-        new, last = now.metrics.value(name), then.metrics.value(name)
-        changes[name] = None if new is None or last is None else new - last
-    positive_N = member.predictions(rows).positive_N
-    p_delong = None
+    name, own_N = member.policy.id, member.labelled(rows)
+    same = (member.digest, member.point.calibration) == (old.digest, old.point.calibration)
+    state = "unchanged" if same else "changed"
+    if not own_N.any():
+        return PolicyChange(name, state, regressed=() if same else ("no row is labelled for it",))
+    both = [(one.predictions(rows), one.point) for one in (member, old)]
+    new, last = (evaluate(*one, evaluation, method="adapter").metrics.figures for one in both)
+    changes = {
+        figure: None if (a := new[figure].value) is None or (b := last[figure].value) is None else a - b
+        for figure in settings.figures
+    }
+    positive_N, p_delong = both[0][0].positive_N, None
     if positive_N.any() and not positive_N.all():
-        scores = (member.probability_N[own_N], old.probability_N[own_N])
-        p_delong = paired_auroc(positive_N, *scores, resamples=0).p_delong
-    state = _state(member, old)
+        scores = (predicted.probability_NL(point)[:, 0] for predicted, point in both)
+        p_delong = finite(paired_auroc(positive_N, *scores, resamples=0).p_delong)
     fallen = [name for name, change in changes.items() if change is not None and change < -settings.tolerance]
-    if state == "changed":
+    if not same:
         fallen += [f"{name} not measurable" for name, change in changes.items() if change is None]
-    return PolicyChange(
-        policy=member.policy.id,
-        state=state,
-        changes=changes,
-        flipped=_share((member.verdict_N != old.verdict_N)[own_N]),
-        p_delong=None if p_delong is None or np.isnan(p_delong) else p_delong,
-        regressed=tuple(fallen),
-    )
+    verdicts_N, before_N = (predicted.verdicts_N(point) for predicted, point in both)
+    return PolicyChange(name, state, changes, _share(verdicts_N != before_N), p_delong, tuple(fallen))
 
 
-def _state(member: Member, old: Member) -> str:
-    mine, theirs = ((one.digest, one.point.temperature, one.point.threshold, one.point.bias) for one in (member, old))
-    return "unchanged" if mine == theirs else "changed"
-
-
-def _share(flags_N: Flags) -> float:
-    return float(flags_N.mean()) if len(flags_N) else float("nan")
+def _share(flags_N: Flags) -> float | None:
+    return float(flags_N.mean()) if len(flags_N) else None
 
 
 def finite(value: Any) -> Any:

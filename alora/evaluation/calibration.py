@@ -16,6 +16,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, logit, logsumexp, softmax
 
 from alora.config.schema import EvaluationSettings
+from alora.config.validate import of_another_target
 from alora.errors import ConfigError, DataError
 from alora.evaluation.platt import BIAS_WEIGHT, SLOPE, SLOPE_WEIGHT, fit_lines, spread
 from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_counts, ratio, sweep
@@ -27,11 +28,7 @@ TARGETS: Mapping[str, float | None] = {"f1": None, "fpr": 0.01, "recall": 0.95, 
 
 
 def positive_probability(logits_NL: Floats, temperature: float = 1.0, bias: float = 0.0) -> Floats:
-    """``alora.verdict.label_probabilities(...)[0]`` for many rows at once.
-
-    Raises:
-        DataError: a logit is not finite.
-    """
+    """``alora.verdict.label_probabilities(...)[0]`` for many rows at once."""
     return all_probabilities(logits_NL, temperature, bias)[:, 0]
 
 
@@ -92,10 +89,6 @@ def choose_threshold(
     it is to be expected. ``fpr``: the highest recall whose false positive rate is at most the :func:`target_value`.
     ``recall``: the fewest false positives whose recall is at least that. Of the latter two the highest threshold among
     equals; it lies midway between two rows' probabilities.
-
-    Raises:
-        ConfigError: see :func:`target_value`.
-        DataError: the rows hold one class only.
     """
     rate = target_value(settings)
     positive_N = np.asarray(positive_N, dtype=bool)
@@ -147,18 +140,8 @@ def target_of(settings: EvaluationSettings) -> str:
 
 
 def target_value(settings: EvaluationSettings) -> float | None:
-    """The rate that the threshold must meet: the one given, else the target's default; None for ``f1`` and ``cost``.
-
-    Raises:
-        ConfigError: a ``target_value`` for a target without a rate.
-    """
-    target = target_of(settings)
-    default = TARGETS[target]
-    if settings.target_value is not None and default is None:
-        raise ConfigError(
-            f"evaluation.target_value={settings.target_value} is a rate, and target={target} takes none; add "
-            "evaluation.target=fpr or evaluation.target=recall"
-        )
+    """The rate that the threshold must meet: the one given, else the target's default; None for ``f1`` and ``cost``."""
+    default = TARGETS[target_of(settings)]
     return default if settings.target_value is None else settings.target_value
 
 
@@ -179,18 +162,8 @@ def _thresholds(values_K: Floats) -> Floats:
 
 
 def costs_of(settings: EvaluationSettings) -> tuple[float, float] | None:
-    """What a false positive and a false negative cost, where the target is cost; 1 by default.
-
-    Raises:
-        ConfigError: a cost for another target.
-    """
-    if (target := target_of(settings)) != "cost":
-        for name in ("false_positive_cost", "false_negative_cost"):
-            if getattr(settings, name) is not None:
-                raise ConfigError(
-                    f"evaluation.{name}={getattr(settings, name):g} has no effect on target={target}; add "
-                    "evaluation.target=cost, or leave it out"
-                )
+    """What a false positive and a false negative cost, where the target is cost; 1 by default."""
+    if target_of(settings) != "cost":
         return None
     return settings.false_positive_cost or 1.0, settings.false_negative_cost or 1.0
 
@@ -230,16 +203,19 @@ def fit_operating_point(
 def refit_settings(before: OperatingPoint, given: EvaluationSettings, said: Collection[str] = ()) -> EvaluationSettings:
     """The settings to fit a point again: those ``given``, and where none are, those that ``before`` was fitted for.
 
-    Another target has its own defaults, and so has a setting that is ``said`` to be null.
+    Another target has its own defaults, and so has a setting that is ``said`` to be null. ConfigError where a setting
+    is not the target's.
     """
-    target = given.target or before.target
-    if before.target == "none" or target != before.target:
-        return given
-    alarm, miss = before.costs or (None, None)
-    fitted = {"target_value": before.target_value, "false_positive_cost": alarm, "false_negative_cost": miss}
+    target, fitted = given.target or before.target, dict[str, float | None]()
+    if target == before.target != "none":
+        alarm, miss = before.costs or (None, None)
+        fitted = {"target_value": before.target_value, "false_positive_cost": alarm, "false_negative_cost": miss}
     kept = {
         name: value
         for name, value in fitted.items()
         if getattr(given, name) is None and f"evaluation.{name}" not in said
     }
-    return replace(given, target=target, **kept)
+    settings = replace(given, target=None if target == "none" else target, **kept)
+    for problem in of_another_target(settings, target_of(settings)):
+        raise ConfigError(problem)
+    return settings

@@ -1,5 +1,6 @@
 """HTML pages and lines of Markdown in which untrusted text is never markup."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ _ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in r"\`*_[]|!#~$"} | {"<": 
 def in_markdown(text: str) -> str:
     """Untrusted text escaped for a line of Markdown."""
     return " ".join(shown(text).split()).translate(_ESCAPES)
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells as they are: escape those of untrusted text by :func:`in_markdown`."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows))
 
 
 def shown(value: Any) -> Any:

@@ -27,9 +27,6 @@ def compute_metrics(
     expected calibration error of the positive probability in 15 equal bins (Naeini et al. 2015). Intervals are
     percentile intervals; that of ``ece`` is a basic bootstrap interval, because drawing rows twice makes every bin look
     worse than it is; with ``resamples=0`` they are None.
-
-    Raises:
-        DataError: there are no rows.
     """
     positive_N = np.asarray(positive_N, dtype=bool)
     probability_N = np.asarray(probability_N, dtype=np.float64)

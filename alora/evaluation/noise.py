@@ -36,9 +36,6 @@ def doubtful_labels(policy: Policy, rows: Sequence[LabelledConversation]) -> tup
     A bag of words is fitted on four fifths of the rows and predicts the last fifth. A row is doubtful when another
     label is at least as probable for it as that label is on average for the rows that have it, and more probable than
     its own. Word counts ignore meaning: read the rows before you change them.
-
-    Raises:
-        DataError: fewer than two labels have enough rows in every fold.
     """
     mine = [row for row in rows if policy.id in row.labels]
     label_ids_N = labels_of(policy, mine)

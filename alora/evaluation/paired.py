@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm, rankdata
 
-from alora.errors import DataError
-from alora.evaluation.records import Lead
+from alora.evaluation.records import Estimate
 from alora.evaluation.resampling import COVERAGE, Flags, Floats, auroc, draw_counts, ratio, sweep
 
 
@@ -34,20 +33,10 @@ class Difference:
 def paired_auroc(
     positive_N: Flags, first_KN: Floats, second_JN: Floats, resamples: int = 1000, seed: int = 0
 ) -> Difference:
-    """Compare K runs of one method with J runs of another on the same N rows; scores are higher for positives.
-
-    Raises:
-        DataError: the rows are of one class, or the scores are not of these rows.
-    """
+    """Compare K runs of one method with J runs of another on the same N rows; scores are higher for positives, and both
+    classes are there."""
     positive_N = np.asarray(positive_N, dtype=bool)
     first_KN, second_JN = (np.atleast_2d(np.asarray(x, dtype=np.float64)) for x in (first_KN, second_JN))
-    if first_KN.shape[1] != len(positive_N) or second_JN.shape[1] != len(positive_N):
-        raise DataError(
-            f"{len(positive_N)} rows, but scores of {first_KN.shape[1]} and {second_JN.shape[1]}; a paired test needs "
-            "both methods' scores of the same rows"
-        )
-    if positive_N.all() or not positive_N.any():
-        raise DataError(f"the {len(positive_N)} rows are all of one class, so two methods cannot be compared on them")
     value = mean_auroc(positive_N, first_KN) - mean_auroc(positive_N, second_JN)
     chunks = [
         _auroc_samples(positive_N, first_KN, counts) - _auroc_samples(positive_N, second_JN, counts)
@@ -84,7 +73,7 @@ def lead_in_worth(
     costs: tuple[float, float] | None,
     resamples: int,
     seed: int,
-) -> Lead:
+) -> Estimate:
     """What the first method's verdicts are worth more than the second's on the same rows (:func:`worth_samples`)."""
 
     def gaps(counts_SN: Floats) -> Floats:
@@ -94,9 +83,9 @@ def lead_in_worth(
     value = float(gaps(np.ones((1, len(positive_N))))[0])
     samples = [gaps(counts) for counts in draw_counts(len(positive_N), resamples, seed)]
     if not samples:
-        return Lead(value)
+        return Estimate(value)
     low, high = np.percentile(np.concatenate(samples), COVERAGE)
-    return Lead(value, float(low), float(high))
+    return Estimate(value, float(low), float(high))
 
 
 def mean_auroc(positive_N: Flags, scores_KN: Floats) -> float:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from alora.data.conversation import LabelledConversation
-from alora.errors import ConfigError
+from alora.evaluation.calibration import all_probabilities, verdicts
 from alora.evaluation.resampling import Flags, Floats
 from alora.policy import Policy
 from alora.prompt.render import Question, Renderer, Suffix
-from alora.verdict import highest
+from alora.verdict import OperatingPoint, highest
 
 Answers = Sequence[Sequence[Iterable[SupportsFloat]]]
 BATCH_ROWS, BATCH_PREFIX_TOKENS = 32, 8192
@@ -48,6 +48,13 @@ class Predictions:
         """Whether each row is of the policy's positive label."""
         return self.label_ids_N == 0
 
+    def probability_NL(self, point: OperatingPoint) -> Floats:
+        return all_probabilities(self.logits_NL, point.temperature, point.bias)
+
+    def verdicts_N(self, point: OperatingPoint) -> NDArray[np.int64]:
+        """The label ids that are answered at ``point``."""
+        return verdicts(self.probability_NL(point), point.threshold)
+
     @property
     def label_counts(self) -> dict[str, int]:
         """Rows per label, in the policy's order."""
@@ -57,7 +64,7 @@ class Predictions:
 def held_out_predictions(
     policy: Policy, rows: Sequence[LabelledConversation], logits_NL: Floats | Sequence[Sequence[float]]
 ) -> Predictions:
-    """Label logits that were computed before for ``rows``, all of them labelled for ``policy``."""
+    """Label logits that are there for ``rows`` already, as far as they are labelled for ``policy``."""
     known_NL = np.array(logits_NL, dtype=np.float64).reshape(-1, len(policy.labels))
     return Predictions(policy, known_NL, labels_of(policy, rows))
 
@@ -93,13 +100,7 @@ def predict(
 
     A row is scored once, by the policies that it carries a label for; a row without any is skipped. ``progress`` names
     the bar; an empty name shows none.
-
-    Raises:
-        ConfigError: policies and suffixes do not pair.
-        PolicyError: a label is not one of its policy's.
     """
-    if len(policies) != len(suffixes):
-        raise ConfigError(f"{len(policies)} policies but {len(suffixes)} suffixes; give one suffix per policy")
     kept_P: list[list[list[float]]] = [[] for _ in policies]
     truncated_P = [0] * len(policies)
     wanted = [row for row in rows if any(policy.id in row.labels for policy in policies)]
@@ -111,12 +112,7 @@ def predict(
                 truncated_P[i] += any(window.prefix.truncation is not None for window in windows)
             bar.update()
     return [
-        Predictions(
-            policy,
-            np.array(kept, dtype=np.float64).reshape(-1, len(policy.labels)),
-            labels_of(policy, wanted),
-            truncated,
-        )
+        replace(held_out_predictions(policy, wanted, kept), truncated=truncated)
         for policy, kept, truncated in zip(policies, kept_P, truncated_P, strict=True)
     ]
 

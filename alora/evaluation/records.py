@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from alora.verdict import NEVER, OperatingPoint
+from alora.verdict import OperatingPoint
 
 FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc", "auprc", "recall_at_1_fpr",
            "recall_at_5_fpr", "ece")  # fmt: skip
@@ -12,16 +12,12 @@ FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with the 95 % bootstrap interval; None where the rows do not define it (AUROC of one class)."""
+    """A figure, or one method's minus another's, with the 95 % bootstrap interval; None where the rows do not define it
+    (AUROC of one class)."""
 
     value: float | None
     low: float | None = None
     high: float | None = None
-
-    def __post_init__(self) -> None:
-        for number in (self.value, self.low, self.high):
-            if number is not None and not 0 <= number <= 1:
-                raise ValueError(f"a figure is {number}, not 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -33,25 +29,9 @@ class Metrics:
     threshold: float
     figures: Mapping[str, Estimate]
 
-    def __post_init__(self) -> None:
-        missing = [name for name in FIGURES if name not in self.figures]
-        if missing:
-            raise ValueError(f"figures lack {', '.join(missing)}")
-        if not 0 <= self.positives <= self.rows or not self.threshold >= 0:
-            raise ValueError(f"metrics say {self.positives} positives of {self.rows} rows at {self.threshold}")
-
     def value(self, figure: str) -> float | None:
         """The point estimate of one of :data:`FIGURES`."""
         return self.figures[figure].value
-
-
-@dataclass(frozen=True)
-class Lead:
-    """How far the adapter is above another method on the same rows, with the paired 95 % bootstrap interval."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,8 +54,9 @@ class Evaluation:
     they carry, one column for each label that the verdict gives. ``rules`` are thresholds on a label's own probability,
     fitted like the verdict's, for each label of three or more. ``trained_on`` counts the rows that the adapter was
     trained on or calibrated by, or the bag of words was fitted to, as far as is known. ``leads`` of another method than
-    the adapter say how far the adapter is above it: in AUROC, and in what the threshold was chosen for, each at its own
-    point. ``regret`` is what the worse end of the threshold's interval would lose of that on these rows.
+    the adapter say how far the adapter is above it on the same rows, paired: in AUROC, and in what the threshold was
+    chosen for, each at its own point. ``regret`` is what the worse end of the threshold's interval would lose of that
+    on these rows.
     """
 
     policy: str
@@ -89,25 +70,8 @@ class Evaluation:
     confusion: tuple[tuple[int, ...], ...] = ()
     rules: Mapping[str, float] = field(default_factory=dict)
     trained_on: int = 0
-    leads: Mapping[str, Lead] = field(default_factory=dict)
+    leads: Mapping[str, Estimate] = field(default_factory=dict)
     regret: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.metrics.threshold != self.operating_point.threshold:
-            at = (self.metrics.threshold, self.operating_point.threshold)
-            raise ValueError(f"{self.policy}: metrics.threshold is {at[0]}, and operating_point.threshold {at[1]}")
-        counts, lines = list(self.label_counts.values()), self.confusion
-        square = all(len(line) == len(counts) and min(line) >= 0 for line in lines)
-        if lines and not (square and [sum(line) for line in lines] == counts):
-            raise ValueError(f"{self.policy}: the confusion {lines} is not one of {dict(self.label_counts)}")
-        if not (
-            self.rules.keys() <= self.label_counts.keys() and all(0 <= rule <= NEVER for rule in self.rules.values())
-        ):
-            raise ValueError(f"{self.policy}: the rules {dict(self.rules)} are no thresholds of its labels")
-        if not 0 <= self.trained_on <= self.metrics.rows:
-            raise ValueError(f"{self.policy}: trained on {self.trained_on} of {self.metrics.rows} rows")
-        if not 0 <= self.truncated <= self.metrics.rows or min(self.label_counts.values(), default=0) < 0:
-            raise ValueError(f"{self.policy}: {self.truncated} truncated, {dict(self.label_counts)}: no counts of rows")
 
     @property
     def by_label(self) -> list[LabelFigures]:

@@ -138,16 +138,9 @@ def _slider(page: Page) -> str:
     split, point = own.evaluation.split, own.evaluation.operating_point
     curve = _sweep(own, split)
     alarm, miss = point.costs or (1.0, 1.0)
-    return json.dumps(
-        {
-            "values": curve.values_K.tolist(),
-            "hits": curve.hits_SK1[0].tolist(),
-            "alarms": curve.alarms_SK1[0].tolist(),
-            "threshold": point.threshold,
-            "alarm": alarm,
-            "miss": miss,
-        }
-    )
+    counts = {"values": curve.values_K, "hits": curve.hits_SK1[0], "alarms": curve.alarms_SK1[0]}
+    asked = {"threshold": point.threshold, "alarm": alarm, "miss": miss}
+    return json.dumps({name: count.tolist() for name, count in counts.items()} | asked)
 
 
 def _sweep(method: Scored, split: str) -> Sweep:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from alora.atomic import write_pieces
 from alora.data.conversation import LabelledConversation
-from alora.evaluation.calibration import all_probabilities, verdicts
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import Evaluation
 from alora.evaluation.resampling import Floats
@@ -29,15 +28,10 @@ class Scored:
     predictions: Mapping[str, Predictions]
 
     def probability_NL(self, split: str) -> Floats:
-        return all_probabilities(
-            self.predictions[split].logits_NL,
-            self.evaluation.operating_point.temperature,
-            self.evaluation.operating_point.bias,
-        )
+        return self.predictions[split].probability_NL(self.evaluation.operating_point)
 
     def verdicts_N(self, split: str) -> NDArray[np.int64]:
-        """The label ids that it answers."""
-        return verdicts(self.probability_NL(split), self.evaluation.operating_point.threshold)
+        return self.predictions[split].verdicts_N(self.evaluation.operating_point)
 
 
 @dataclass(frozen=True)
@@ -54,11 +48,7 @@ class Judged:
 
 
 def write_predictions(file: Path, judged: Sequence[Judged]) -> None:
-    """Write a line for each policy, split, method and row: calibrated probabilities, and no text of a conversation.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Write a line for each policy, split, method and row: calibrated probabilities, and no text of a conversation."""
     lines = [
         line
         for of_policy in judged

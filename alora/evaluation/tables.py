@@ -10,7 +10,6 @@ from alora.atomic import write_json
 from alora.config.schema import EvaluationSettings
 from alora.data.findings import Finding
 from alora.errors import RunError
-from alora.evaluation.calibration import all_probabilities, verdicts
 from alora.evaluation.doubts import doubts
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.paired import worth_samples
@@ -47,17 +46,11 @@ def evaluate(
     rules: Mapping[str, float] | None = None,
     trained_on: int = 0,
 ) -> Evaluation:
-    """Figures of ``predictions`` at an operating point that was fitted on other rows.
-
-    Raises:
-        DataError: no row is labelled for the policy, or a logit is not finite.
-    """
-    probability_NL = all_probabilities(predictions.logits_NL, operating_point.temperature, operating_point.bias)
-    metrics = compute_metrics(
-        predictions.positive_N, probability_NL[:, 0], operating_point.threshold, settings.bootstrap, seed
-    )
+    """Figures of ``predictions`` at an operating point that was fitted on other rows."""
+    positive_N, chance_N = predictions.positive_N, predictions.probability_NL(operating_point)[:, 0]
+    metrics = compute_metrics(positive_N, chance_N, operating_point.threshold, settings.bootstrap, seed)
     confusion_LL = np.zeros((len(predictions.policy.labels),) * 2, dtype=np.int64)
-    np.add.at(confusion_LL, (predictions.label_ids_N, verdicts(probability_NL, operating_point.threshold)), 1)
+    np.add.at(confusion_LL, (predictions.label_ids_N, predictions.verdicts_N(operating_point)), 1)
     return Evaluation(
         policy=predictions.policy.id,
         method=method,
@@ -70,7 +63,7 @@ def evaluate(
         confusion=tuple(map(tuple, confusion_LL.tolist())),
         rules=rules or {},
         trained_on=trained_on,
-        regret=_regret(predictions.positive_N, probability_NL[:, 0], operating_point),
+        regret=_regret(positive_N, chance_N, operating_point),
     )
 
 

@@ -12,7 +12,7 @@ from alora.base.fingerprint import Fingerprint
 from alora.bundle.manifest import BaseRecord, CardRecord, CertificateRecord, Manifest, MoveRecord
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.evaluation.predict import Predictions
-from alora.evaluation.records import Lead
+from alora.evaluation.records import Estimate
 from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.prompt.render import Suffix
@@ -50,7 +50,7 @@ def manifest() -> Manifest:
     point = OperatingPoint(
         1.0, 0.5, 0.4, 0.6, "cost", 0.01, 4, 2, (1.0, 10.0), "float32", "vllm", (2, *[0] * 8, 2), 0.3
     )
-    leads = {"auroc": Lead(0.1, 0.0, 0.2)}
+    leads = {"auroc": Estimate(0.1, 0.0, 0.2)}
     predictions = Predictions(policy, np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 1]))
     return Manifest(
         activated=True,

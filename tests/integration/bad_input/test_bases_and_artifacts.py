@@ -146,11 +146,6 @@ def other_threshold(evaluation: dict) -> None:
     evaluation["operating_point"].update(threshold=0.99, threshold_high=0.99)
 
 
-def labels_turned(evaluation: dict) -> None:
-    evaluation["label_counts"] = dict(reversed(evaluation["label_counts"].items()))
-    evaluation["confusion"] = [line[::-1] for line in evaluation["confusion"][::-1]]
-
-
 def in_settings(old: str, new: str) -> Damage:
     """A run without its bundle, and with another text in its ``run.yaml``."""
 
@@ -210,21 +205,9 @@ RUNS = {
         edit("policies/toy/training.json", lambda record: record.pop("policy")),
         Case(EXPORT, ["training.json has policy None, not toy", "train again"]),
     ),
-    "another policy's figures": (
-        edit(FIGURES, signed(lambda content: [item.update(policy="other") for item in content["evaluations"]])),
-        Case(EXPORT, ["evaluation.json is of policy other with the labels", "not of toy"]),
-    ),
     "another threshold": (
         edit(FIGURES, lambda content: other_threshold(content["evaluations"][0])),
         Case(EXPORT, ["evaluation.json", "its sha256 differs", "evaluate again"]),
-    ),
-    "another threshold than its figures'": (
-        edit(FIGURES, signed(lambda content: other_threshold(content["evaluations"][0]))),
-        Case(EXPORT, ["evaluation.json", "metrics.threshold is", "operating_point.threshold 0.99"]),
-    ),
-    "figures of turned labels": (
-        edit(FIGURES, signed(lambda content: labels_turned(content["evaluations"][0]))),
-        Case(EXPORT, ["evaluation.json is of policy toy with the labels ok, violation", "train again"]),
     ),
     "an adapter whose invocation was stripped": (
         lambda run: (shutil.rmtree(run / "battery"), edit("policies/toy/adapter/" + CONFIG_FILE, no_invocation)(run)),
@@ -329,10 +312,6 @@ TRAINED_ON = {
     "another policy's adapter": (
         edit("policies/toy/training.json", lambda record: record.update(policy="other")),
         "training.json has policy other, not toy",
-    ),
-    "another policy's figures": (
-        edit(FIGURES, signed(lambda content: [item.update(policy="other") for item in content["evaluations"]])),
-        "evaluation.json is of policy other with the labels",
     ),
     "another threshold": (
         edit(FIGURES, lambda content: other_threshold(content["evaluations"][0])),

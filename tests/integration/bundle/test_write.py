@@ -27,7 +27,7 @@ from alora.data.probes import probe_conversations
 from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.evaluation.calibration import fit_operating_point
 from alora.evaluation.predict import Predictions
-from alora.evaluation.records import Lead
+from alora.evaluation.records import Estimate
 from alora.evaluation.tables import evaluate
 from alora.prompt.render import Renderer
 from alora.text import content_digest
@@ -320,7 +320,7 @@ def test_the_card_says_what_matters(contents, tmp_path):
         method="alora",
     )
     hostile = replace(contents.policy, rule="No <script>.\n---\n# Not a heading `x`")
-    words = replace(better, method="bag_of_words", leads={"auroc": Lead(-0.2, -0.3, -0.1)})
+    words = replace(better, method="bag_of_words", leads={"auroc": Estimate(-0.2, -0.3, -0.1)})
     full = replace(
         contents,
         policy=hostile,

@@ -41,8 +41,8 @@ GOOD_A, GOOD_B = [0.9, 0.8, 0.1, 0.2, 0.1, 0.1], [0.1, 0.7, 0.1, 0.9, 0.8, 0.2]
 
 def test_who_fires_on_whose_positives():
     found = report([member("a", GOOD_A), member("b", GOOD_B)], None, ROWS, QUIET, FleetSettings())
-    np.testing.assert_allclose(found.crossfire.fires_PP, [[1.0, 0.5], [0.0, 1.0]])
-    np.testing.assert_allclose(found.crossfire.elsewhere_P, [0.0, 0.25])
+    assert found.crossfire.fires == [[1.0, 0.5], [0.0, 1.0]]
+    assert found.crossfire.elsewhere == [0.0, 0.25]
     assert found.regressed == ()
     assert [item.metrics.value("auroc") for item in found.evaluations] == [1.0, 1.0]
     assert [item.metrics.rows for item in found.evaluations] == [4, 3]
@@ -51,8 +51,7 @@ def test_who_fires_on_whose_positives():
 def test_a_policy_without_rows_has_a_column_and_nothing_else():
     found = report([member("a", GOOD_A), member("c", [0.9] * 6)], None, ROWS, QUIET, FleetSettings())
     assert [item.policy for item in found.evaluations] == ["a"]
-    assert found.crossfire.fires_PP[0, 1] == 1.0
-    assert np.isnan(found.crossfire.fires_PP[1]).all()
+    assert found.crossfire.fires[0][1] == 1.0
     assert found.as_dict()["crossfire"]["fires"][1] == [None, None]
 
 
@@ -94,7 +93,7 @@ def test_chance_is_told_apart_from_a_fall():
     old = member("a", [*np.where(truth_N, 0.8, 0.2) + noise_N / 10, 0.5])
     new = member("a", [*noise_N, 0.5], digest="e")
     (drift,) = report([new], [old], many, QUIET, FleetSettings()).drifts
-    expected = paired_auroc(truth_N, new.probability_N[:40], old.probability_N[:40], resamples=0)
+    expected = paired_auroc(truth_N, new.probability_NL[:40, 0], old.probability_NL[:40, 0], resamples=0)
     assert drift.p_delong == pytest.approx(expected.p_delong)
     assert drift.p_delong < 1e-3
     assert drift.changes["auroc"] == pytest.approx(expected.value)
@@ -105,7 +104,7 @@ def test_verdicts_are_those_of_the_calibrated_probability():
     talk, chances = member("a", GOOD_A), GOOD_A
     softened = Member(talk.policy, OperatingPoint(4.0, 0.62), talk.digest, talk.logits_NL)
     assert [bool(fired) for fired in softened.fired_N] == [True, False, False, False, False, False]
-    assert softened.probability_N[1] == pytest.approx(1 / (1 + ((1 - chances[1]) / chances[1]) ** 0.25))
+    assert softened.probability_NL[1, 0] == pytest.approx(1 / (1 + ((1 - chances[1]) / chances[1]) ** 0.25))
 
 
 def test_policies_that_come_and_go():

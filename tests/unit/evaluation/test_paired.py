@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from alora.errors import DataError
 from alora.evaluation.paired import holm, mean_auroc, paired_auroc, two_sided
 
 
@@ -111,17 +110,6 @@ def test_holm():
     with_nan = holm([0.02, math.nan, 0.01])  # R: p.adjust counts what is not NA alone
     assert math.isnan(with_nan[1])
     assert with_nan[::2] == pytest.approx([0.02, 0.02])
-
-
-@pytest.mark.parametrize("positive", [[True] * 4, [False] * 4])
-def test_one_class_is_refused(positive):
-    with pytest.raises(DataError, match="one class"):
-        paired_auroc(np.array(positive), np.ones(4), np.ones(4))
-
-
-def test_scores_of_other_rows_are_refused():
-    with pytest.raises(DataError, match="same rows"):
-        paired_auroc(np.array([True, False]), np.ones(2), np.ones(3))
 
 
 def test_resamples_of_one_class_say_nothing_and_no_variance_is_certainty():
