@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.base.fingerprint import Fingerprint
@@ -104,6 +104,7 @@ class Description:
     prompt: PromptSettings
     operating_point: OperatingPoint = field(default_factory=OperatingPoint)
     template_kwargs: Mapping[str, bool] = field(default_factory=dict)
+    reasoning: Literal["leave_out", "read", "refuse"] = "leave_out"  # of the assistant, in what it reads
     evaluations: tuple[Evaluation, ...] = ()
     data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     moved: MoveRecord | None = None
@@ -154,7 +155,8 @@ class Manifest(Description):
             "activated": self.activated,
             "created": self.created,
             "policy": self.policy.as_dict(),
-            "prompt": asdict(self.prompt) | {"template_kwargs": dict(self.template_kwargs)},
+            "prompt": asdict(self.prompt)
+            | {"template_kwargs": dict(self.template_kwargs), "reasoning": self.reasoning},
             "suffix": {name: list(ids) for name, ids in asdict(self.suffix).items()},
             "base": asdict(self.base),
             "adapter_digest": self.adapter_digest,
@@ -224,6 +226,7 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
     nested = {
         "policy": texts | {"labels": list(labels), "answers": list(labels.values())},
         "template_kwargs": prompt.pop("template_kwargs"),
+        "reasoning": prompt.pop("reasoning", "leave_out"),
         "prompt": prompt,
     }
     optional = {"moved": content.get("moved"), "card": content.get("card", {})}

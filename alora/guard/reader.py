@@ -44,6 +44,7 @@ class Served:
     manifest: str
     stage: str = "live"  # or shadow: answers after the live ones, and blocks nothing
     tags: tuple[str, ...] = ()  # names of groups that requests may ask for
+    reasoning: str = "leave_out"  # of the assistant, in what it reads; of all that are served the same
     histogram: tuple[int, ...] | None = None  # of the probabilities of its validation rows, in tenths
 
     @classmethod
@@ -58,6 +59,7 @@ class Served:
             manifest=bundle.manifest.sha256,
             stage=stage,
             tags=tags,
+            reasoning=bundle.manifest.reasoning,
             histogram=bundle.manifest.operating_point.histogram,
         )
 
