@@ -8,10 +8,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from alora.battery import Battery
+from alora.bundle.artifact import find_artifact
 from alora.bundle.battery import require_one_prefix
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
-from alora.config.schema import BaseSettings, DataSettings
+from alora.commands.run_rows import settings_as_trained
+from alora.config.schema import BaseSettings, DataSettings, Recipe
 from alora.data.conversation import parse_conversation
 from alora.errors import BundleError
 from alora.guard.core import GuardCore
@@ -107,7 +109,8 @@ def test_what_was_said_is_read_whatever_its_form(seeing, path, name):
 def test_t1_the_bundle_says_what_becomes_of_reasoning(base, tmp_path, reasoning, words):
     made = replace(make_contents(base, tmp_path / "adapter"), reasoning=reasoning)
     bundle = load_bundle(write_bundle(made, tmp_path / "advice", golden_rows=1).folder)
-    assert bundle.manifest.reasoning == reasoning
+    recipe = Recipe(artifact=str(bundle.folder))
+    assert settings_as_trained(recipe, find_artifact(recipe.artifact)).reasoning == reasoning
     guard = GuardCore([Served.of(bundle)], bundle.renderer(base), PackedReader(base, [bundle]))
     chat = [HI, REASONING["reasoning_content"], REFUND]
     with TestClient(make_app(guard)) as client:
