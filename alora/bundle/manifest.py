@@ -45,7 +45,8 @@ def _require_dtype(key: str, name: str) -> None:
 class BaseRecord:
     """The base an adapter belongs to. ``source`` is a hub id or "smollm2"; of a ``local`` folder only its name is kept.
 
-    ``dtype`` is what the threshold and the golden rows were computed in.
+    ``dtype`` is what the threshold and the golden rows were computed in; ``chat_template`` is the text of one that the
+    base has not of its own.
     """
 
     source: str
@@ -53,6 +54,7 @@ class BaseRecord:
     dtype: str
     revision: str | None = None
     local: bool = False
+    chat_template: str | None = None
 
     def __post_init__(self) -> None:
         _require_dtype("base.dtype", self.dtype)

@@ -101,6 +101,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
         evaluations=tuple(evaluations),
         data=_counts(artifact, evaluations),
         revision=subject.base.revision,
+        chat_template=subject.base.chat_template,
         card=CardRecord(
             settings.license,
             tuple(settings.languages),

@@ -232,6 +232,7 @@ def _export(
         evaluations=tuple(evaluations),
         data=this.splits.counts(policy),
         revision=this.recipe.base.revision,
+        chat_template=this.recipe.base.chat_template,
         card=CardRecord(wanted.license, tuple(wanted.languages), trained.hyperparameters),
     )
     return write_bundle(contents, paths.bundle, wanted.golden_rows)

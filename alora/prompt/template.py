@@ -56,8 +56,8 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
     """Take the tokenizer's chat template apart; ``template_kwargs`` are handed to it (``enable_thinking=False``)."""
     if not tokenizer.chat_template:
         raise RenderError(
-            f"the tokenizer of {tokenizer.name_or_path or 'this base'} has no chat template; "
-            "use an instruction-tuned base, or put a chat_template.jinja into its folder"
+            f"the tokenizer of {tokenizer.name_or_path or 'this base'} has no chat template; give it one as "
+            "base.chat_template does"
         )
     # What the call itself, the clock and the tokenizer say: as a setting it would be another template.
     taken = {*inspect.signature(tokenizer.apply_chat_template).parameters, *FIXED_CLOCK, *tokenizer.special_tokens_map}
