@@ -1,5 +1,6 @@
 """What apps, proxies and models of other makers send: each is judged as what was said, or the answer says why not."""
 
+import sys
 from dataclasses import replace
 
 import openai
@@ -7,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from alora.battery import Battery
+import alora
 from alora.bundle.artifact import find_artifact
 from alora.bundle.battery import require_one_prefix
 from alora.bundle.read import load_bundle
@@ -245,7 +246,8 @@ def test_t8_an_answer_without_every_verdict_says_so(bundles, renderer, reader, o
 def test_a_battery_reads_reasoning_as_its_bundles_do(base, tmp_path, monkeypatch):
     made = replace(make_contents(base, tmp_path / "adapter"), reasoning="read")
     bundle = write_bundle(made, tmp_path / "advice", golden_rows=1)
-    monkeypatch.setattr("alora.battery.load_base", lambda settings: base)
-    with Battery([bundle], BaseSettings(), "packed") as battery:
+    module = sys.modules[alora.load.__module__]
+    monkeypatch.setattr(module, "load_base", lambda settings: base)
+    with module.Battery([bundle], BaseSettings(), "packed") as battery:
         thought, plain = (battery.score([HI, turn, REFUND]) for turn in (REASONING["reasoning"], SAID))
         assert thought.prefix_tokens > plain.prefix_tokens
