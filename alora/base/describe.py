@@ -46,17 +46,18 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
         tokenizer.chat_template = template_text(settings.chat_template)
     if not tokenizer.chat_template:
         raise BaseError(
-            f"base {settings.source!r} has no chat template, as bases have that were pretrained alone; add "
-            f"base.chat_template={PLAIN}, base.chat_template=FILE with the Jinja template that it was tuned with, or "
-            "choose an instruction-tuned base"
+            f"base {settings.source!r} has no chat template; add base.chat_template={PLAIN} where it was pretrained "
+            "alone, base.chat_template=FILE with the Jinja template that it was tuned with, or choose another base"
         )
     return tokenizer
 
 
 def template_text(given: str) -> str:
     """The template that ``base.chat_template`` means, or a bundle has recorded: by name, by file, or as it is."""
-    if given == PLAIN or "{" in given:
-        return _PLAIN if given == PLAIN else given
+    if given == PLAIN:
+        return _PLAIN
+    if "{" in given:
+        return given
     try:
         return Path(given).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
