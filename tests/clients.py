@@ -138,9 +138,13 @@ def _answers(url: str) -> bool:
 
 def langchain(guard: str, model: str, folder: Path, questions: Sequence[str]) -> list[str]:
     """What the page's agent answers to each question, or the error that it raises."""
-    (folder / "agent.py").write_text(from_page("agent.py", guard) + ASK)
-    environment = {**os.environ, **ENVIRONMENT, "OPENAI_BASE_URL": f"{model}/v1"}
-    command = [program("python"), "agent.py", *questions]
+    return json.loads(run_script("agent.py", guard, folder, ASK, *questions, OPENAI_BASE_URL=f"{model}/v1"))
+
+
+def run_script(title: str, guard: str, folder: Path, more: str = "", *words: str, **environment: str) -> str:
+    """What a script of docs/guard.md prints, with ``more`` at its end and ``words`` on its command line."""
+    (folder / title).write_text(from_page(title, guard) + more)
+    command, environment = [program("python"), title, *words], {**os.environ, **ENVIRONMENT, **environment}
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr[-4000:]
-    return json.loads(run.stdout)
+    return run.stdout

@@ -33,6 +33,7 @@ def toy_gguf(
     lacks: str = "-",
     family: str = "llama",
     head_dim: int = 8,
+    chat_template: bool = True,
     **header: int | None,
 ) -> PreTrainedModel:
     """Write ``file`` and return the model that it was made from.
@@ -40,6 +41,8 @@ def toy_gguf(
     ``lacks``: how the names of tensors begin that are left out; ``header``: numbers that it gets wrong.
     """
     tokenizer = toy_tokenizer("qwen3")
+    if not chat_template:
+        tokenizer.chat_template = None
     model = toy_model(family, vocab=len(tokenizer), head_dim=head_dim)
     config = model.config
     writer = GGUFWriter(file, architecture)
@@ -85,7 +88,8 @@ def _write_tokenizer(writer: GGUFWriter, tokenizer) -> None:
     writer.add_bos_token_id(tokenizer.pad_token_id)
     writer.add_eos_token_id(tokenizer.eos_token_id)
     writer.add_pad_token_id(tokenizer.pad_token_id)
-    writer.add_chat_template(tokenizer.chat_template)
+    if tokenizer.chat_template:
+        writer.add_chat_template(tokenizer.chat_template)
 
 
 def _renamed(writer: GGUFWriter, name: str, tensor: torch.Tensor, config) -> tuple[str, np.ndarray]:

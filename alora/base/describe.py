@@ -1,6 +1,7 @@
 """A base that is computed elsewhere: its tokenizer and fingerprint, without its weights in memory."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -9,9 +10,14 @@ from alora.base.cache import cache_root
 from alora.base.config import own_python
 from alora.base.fingerprint import Fingerprint
 from alora.base.location import base_location
-from alora.config.paths import DEFAULT_BASE, is_gguf
+from alora.config.paths import DEFAULT_BASE, PLAIN, is_gguf
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError, first_line
+
+_PLAIN = (
+    "{{ bos_token }}{% for message in messages %}{{ message['role'] }}:\n{{ message['content'] }}\n\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:\n{% endif %}"
+)
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,28 @@ def load_tokenizer(settings: BaseSettings, progress: bool = True) -> PreTrainedT
             f"base {settings.source!r}: its tokenizer.json has BPE dropout {dropout:.3g}, which splits the same text "
             "another way each time; set model.dropout to null there"
         )
+    if settings.chat_template is not None:
+        tokenizer.chat_template = template_text(settings.chat_template)
     if not tokenizer.chat_template:
         raise BaseError(
-            f"base {settings.source!r} has no chat template; choose an instruction-tuned base, "
-            "or add chat_template.jinja to its folder"
+            f"base {settings.source!r} has no chat template; add base.chat_template={PLAIN} where it was pretrained "
+            "alone, base.chat_template=FILE with the Jinja template that it was tuned with, or choose another base"
         )
     return tokenizer
+
+
+def template_text(given: str) -> str:
+    """The template that ``base.chat_template`` means, or a bundle has recorded: by name, by file, or as it is."""
+    if given == PLAIN:
+        return _PLAIN
+    if "{" in given:
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BaseError(
+            f"base.chat_template: {given} cannot be read ({first_line(error)}); give a Jinja file in UTF-8"
+        ) from error
 
 
 def load_options(settings: BaseSettings) -> dict[str, Any]:

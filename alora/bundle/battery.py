@@ -103,4 +103,5 @@ def _prefix_settings(bundle: Bundle) -> dict[str, object]:
         "prompt.max_prefix_tokens": prompt.max_prefix_tokens,
         "prompt.truncation": prompt.truncation,
         "base.template_kwargs": dict(bundle.manifest.template_kwargs),
+        "data.reasoning": bundle.manifest.reasoning,
     }

@@ -106,20 +106,19 @@ class Bundle:
                 f"{self.folder} was trained with base.template_kwargs={template_kwargs}, and keeps to them; leave "
                 f"{given.template_kwargs} out"
             )
-        quantization = given.quantization or record.fingerprint.quantization
+        given = replace(
+            given,
+            quantization=given.quantization or record.fingerprint.quantization,
+            chat_template=given.chat_template or record.chat_template,
+            template_kwargs=template_kwargs,
+        )
         if given.source is not None:
-            return replace(given, quantization=quantization, template_kwargs=template_kwargs)
+            return given
         if record.local:
             raise ConfigError(
                 f"{self.folder}: its base was a local folder, {record.source!r}; name the folder: base.source=FOLDER"
             )
-        return replace(
-            given,
-            source=record.source,
-            revision=given.revision or record.revision,
-            quantization=quantization,
-            template_kwargs=template_kwargs,
-        )
+        return replace(given, source=record.source, revision=given.revision or record.revision)
 
     def renderer(self, base: LoadedBase | DescribedBase) -> Renderer:
         """The renderer of its prompts on ``base``."""

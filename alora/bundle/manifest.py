@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.base.fingerprint import Fingerprint
@@ -44,7 +44,8 @@ def _require_dtype(key: str, name: str) -> None:
 class BaseRecord:
     """The base an adapter belongs to. ``source`` is a hub id or "smollm2"; of a ``local`` folder only its name is kept.
 
-    ``dtype`` is what the threshold and the golden rows were computed in.
+    ``dtype`` is what the threshold and the golden rows were computed in; ``chat_template`` is the text of one that the
+    base has not of its own.
     """
 
     source: str
@@ -52,6 +53,7 @@ class BaseRecord:
     dtype: str
     revision: str | None = None
     local: bool = False
+    chat_template: str | None = None
 
     def __post_init__(self) -> None:
         _require_dtype("base.dtype", self.dtype)
@@ -103,6 +105,7 @@ class Description:
     prompt: PromptSettings
     operating_point: OperatingPoint = field(default_factory=OperatingPoint)
     template_kwargs: Mapping[str, bool] = field(default_factory=dict)
+    reasoning: Literal["leave_out", "read", "refuse"] = "leave_out"  # of the assistant, in what it reads
     evaluations: tuple[Evaluation, ...] = ()
     data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     moved: MoveRecord | None = None
@@ -149,7 +152,7 @@ class Manifest(Description):
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types with the manifest's own digest; :func:`manifest_from_dict` reads it back."""
         content = {"schema_version": SCHEMA_VERSION} | asdict(self)
-        content["prompt"]["template_kwargs"] = content.pop("template_kwargs")
+        content["prompt"] |= {name: content.pop(name) for name in ("template_kwargs", "reasoning")}
         content |= {
             "policy": self.policy.as_dict(),
             "operating_point": self.operating_point.as_dict(),
@@ -202,7 +205,12 @@ def manifest_from_dict(content: Mapping[str, Any], where: str) -> Manifest:
     require_sealed(content, where, BundleError, _REMEDY)
     try:
         prompt = dict(content["prompt"])
-        flat = {**content, "template_kwargs": prompt.pop("template_kwargs"), "prompt": prompt}
+        apart = {
+            "template_kwargs": prompt.pop("template_kwargs"),
+            "reasoning": prompt.pop("reasoning", "leave_out"),
+            "prompt": prompt,
+        }
+        flat = {**content, **apart}
         # A key that this version does not know is left alone; all but two of its own must be there.
         return decode(Manifest, {name: flat[name] for name in _FIELDS if name in flat or name not in _OPTIONAL})
     except (KeyError, TypeError, ValueError) as error:

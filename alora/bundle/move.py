@@ -110,6 +110,7 @@ def rewrite_bundle(
         weights=bundle.weights,
         certificate=certificate,
         revision=manifest.base.revision,
+        chat_template=manifest.base.chat_template,
     )
     over = manifest if folder.resolve() == bundle.folder.resolve() else None
     return write_bundle(contents, folder, len(bundle.golden), over)

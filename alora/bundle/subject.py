@@ -102,9 +102,12 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
         _require_trained_policy(policy, claim, artifact.run)
     base = recipe.base if recipe.base.source is not None else run.base
     quantization = recipe.base.quantization or run.base.quantization
+    chat_template = recipe.base.chat_template or run.base.chat_template
     # Whether the base's own Python runs is the command's alone to say.
     trust, kwargs = recipe.base.trust_remote_code, run.base.template_kwargs
-    base = replace(base, quantization=quantization, trust_remote_code=trust, template_kwargs=kwargs)
+    base = replace(
+        base, quantization=quantization, chat_template=chat_template, trust_remote_code=trust, template_kwargs=kwargs
+    )
     require_own(recipe, artifact, folder, run.prompt, kwargs, policy)
     return Subject(folder, weights, base, run.prompt, policy, claim=claim)
 

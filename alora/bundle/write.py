@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.atomic import flush, others, replace_folder, workshop
 from alora.base import smollm2
+from alora.base.describe import template_text
 from alora.base.load import LoadedBase
 from alora.bundle.card import model_card
 from alora.bundle.golden import GoldenRow, measure, write_golden
@@ -44,13 +45,15 @@ PACKAGES = ("torch", "transformers", "peft", "safetensors")
 class BundleContents(Description):
     """The contents of a bundle.
 
-    ``certificate`` may be None for a plain LoRA only. ``revision`` is the hub revision that the base was loaded at.
+    ``certificate`` may be None for a plain LoRA only. ``revision`` is the hub revision that the base was loaded at, and
+    ``chat_template`` what ``base.chat_template`` was.
     """
 
     base: LoadedBase
     weights: AdapterWeights
     certificate: Certificate | None = None
     revision: str | None = None
+    chat_template: str | None = None
 
 
 def write_bundle(
@@ -153,6 +156,7 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
             dtype=contents.base.dtype,
             revision=contents.revision,
             local=local,
+            chat_template=contents.chat_template and template_text(contents.chat_template),
         ),
         adapter_digest=contents.weights.digest,
         files={},

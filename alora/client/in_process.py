@@ -14,7 +14,7 @@ from alora.base.location import base_location
 from alora.bundle.artifact import open_artifact
 from alora.bundle.read import Bundle, check_bases, load_bundle
 from alora.client.engine import Engine
-from alora.config.schema import BaseSettings
+from alora.config.schema import BaseSettings, DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.data.files import kind
 from alora.errors import AdapterError, AloraError, ConfigError, DataError
@@ -111,7 +111,7 @@ class Battery:
         """The conversation's id, and one question per window to every policy; ``where``, if not empty, opens error
         messages."""
         where = messages.where if isinstance(messages, LabelledConversation) else where
-        conversation = _conversation_in(messages, where or "the conversation")
+        conversation = _conversation_in(messages, where or "the conversation", self._bundles[0].manifest.reasoning)
         try:
             questions = self._renderer.questions(conversation, [bundle.suffix for bundle in self._bundles])
             for question in questions:
@@ -161,7 +161,7 @@ def load(
     return Battery(*open_artifact(artifact, base, policies, load_bundle), scorer)
 
 
-def _conversation_in(messages: Messages, where: str) -> Conversation:
+def _conversation_in(messages: Messages, where: str, reasoning: str) -> Conversation:
     """The conversation that a caller means by ``messages``; ``where`` names it in errors. A warning says which turns of
     a dictionary are not read, or read from another key than ``messages``."""
     if isinstance(messages, LabelledConversation):
@@ -171,7 +171,7 @@ def _conversation_in(messages: Messages, where: str) -> Conversation:
     if isinstance(messages, str) or not isinstance(messages, Iterable):
         raise DataError(f'{where} is {kind(messages)}; give a list of {{"role": ..., "content": ...}}')
     row, notes = messages if isinstance(messages, Mapping) else {"messages": list(messages)}, Counter[str]()
-    conversation = parse_conversation(row, where, notes=notes)
+    conversation = parse_conversation(row, where, DataSettings(reasoning=reasoning), notes)
     if said := [note for note in notes if not note.lower().startswith(_NO_TURNS)]:
         text = f"{'; '.join(said)}; give a list of messages, with every turn in it"
         warnings.warn(text, stacklevel=3)  # no row's number, so that a warning of many rows is shown once

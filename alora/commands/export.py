@@ -87,9 +87,11 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
         prompt=subject.prompt,
         operating_point=evaluations[0].operating_point if evaluations else OperatingPoint(),
         template_kwargs=subject.base.template_kwargs,
+        reasoning=(recipe if run is None else run).data.reasoning,
         evaluations=tuple(evaluations),
         data=_counts(artifact, evaluations),
         revision=subject.base.revision,
+        chat_template=subject.base.chat_template,
         card=CardRecord(
             settings.license,
             tuple(settings.languages),

@@ -237,10 +237,12 @@ def _export(
         prompt=this.recipe.prompt,
         operating_point=evaluations[0].operating_point,
         template_kwargs=this.recipe.base.template_kwargs,
+        reasoning=this.recipe.data.reasoning,
         certificate=certificate,
         evaluations=tuple(evaluations),
         data=this.splits.counts(policy),
         revision=this.recipe.base.revision,
+        chat_template=this.recipe.base.chat_template,
         card=CardRecord(wanted.license, tuple(wanted.languages), trained.hyperparameters),
     )
     return write_bundle(contents, paths.bundle, wanted.golden_rows)

@@ -14,7 +14,9 @@ from alora.errors import ConfigError
 
 DEFAULT_BASE = "smollm2"  # where a base is needed and none is named
 HUB_ID = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>\w[\w./-]*))?")
+PLAIN = "plain"  # base.chat_template: turns under the names of their roles
 GENERATE = "generate"  # data.train: rows from the policy's text, by the model that judge names
+_NAMES = (("data.train", GENERATE), ("base.chat_template", PLAIN))  # and no files
 POLICY_PLACE = "%policy%"  # in the name of a data source: one file per policy of a battery
 
 
@@ -60,7 +62,7 @@ def absolute_paths(recipe: Recipe, verb: str, roots: Sequence[Path]) -> Recipe:
 
 
 def _input(key: str, given: str, needed: bool, on_hub: bool, roots: Sequence[Path], problems: list[str]) -> str:
-    if given == "-" or given.startswith("hub:") or (key, given) == ("data.train", GENERATE):
+    if given == "-" or given.startswith("hub:") or (key, given) in _NAMES:
         return given
     found = _find(given, roots)
     if found is not None:

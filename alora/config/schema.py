@@ -60,6 +60,10 @@ class BaseSettings:
     quantization: str | None = setting(None, "nf4: 4 bits; null: the artifact's own", choices=("none", "nf4"),
                                        refused=_QUANTIZED)  # fmt: skip
     trust_remote_code: bool = setting(False, "run the base's own Python", in_files=(False,))
+    chat_template: str | None = setting(
+        None, "plain, or a Jinja FILE, for a base without one; null: the base's or the artifact's own",
+        read_by=(*_TRAINING, *OF_ARTIFACT), some=True,
+    )  # fmt: skip
     template_kwargs: dict[str, bool] = setting({}, "passed to the chat template (enable_thinking)")
 
 

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from typing import Any
 
+from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, parse_conversation
 from alora.errors import AdapterError, DataError
 from alora.guard import metrics
@@ -116,7 +117,7 @@ class GuardCore:
         """
 
         def render() -> list[Prefix]:
-            return self.render(_conversation(request.messages), asked)
+            return self.render(_conversation(request.messages, asked[0].manifest.reasoning), asked)
 
         if len(repr(request.messages)) <= LONG:
             return render()
@@ -277,9 +278,9 @@ def _tokens(prefixes: Sequence[Prefix]) -> int:
     return sum(len(prefix.token_ids) for prefix in prefixes)
 
 
-def _conversation(messages: Sequence[object]) -> Conversation:
+def _conversation(messages: Sequence[object], reasoning: str) -> Conversation:
     try:
-        return parse_conversation({"messages": list(messages)}, "request")
+        return parse_conversation({"messages": list(messages)}, "request", DataSettings(reasoning=reasoning))
     except DataError as error:
         raise GuardRefusal("\n".join(map(str, error.findings)) or str(error)) from error
 

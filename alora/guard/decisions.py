@@ -24,9 +24,10 @@ def policy_of(question: Predicate | Choice, number: int, served: Sequence[Served
             f"question {which} asks what no policy here was trained on, and any answer would be to another question; "
             f"set instructions to policy:ID, of {have}, or to that policy's rule, word for word"
         )
-    labels = fitting[0].policy.labels
-    if isinstance(question, Choice) and sorted(option.value for option in question.choices) != sorted(labels):
-        raise GuardRefusal(f"the choices about {fitting[0].policy.id} must be its labels: {', '.join(labels)}")
+    policy = fitting[0].policy
+    if isinstance(question, Choice) and question.labels(policy.labels) is None:
+        own = ", ".join(policy.labels)
+        raise GuardRefusal(f"the choices about {policy.id} must be its labels ({own}), or true and false")
     return fitting[0]
 
 

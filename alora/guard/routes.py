@@ -2,11 +2,11 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
 
 from alora.config.secrets import ADMIN_KEY, key_in
@@ -20,6 +20,7 @@ from alora.wire.native import (
     GuardRequest,
     GuardResponse,
     Health,
+    Options,
     PolicyCard,
     PolicyList,
     PolicyVerdict,
@@ -68,20 +69,38 @@ async def guard(body: GuardRequest, request: Request) -> Response:
 @router.post("/v1/moderations")
 async def moderations(body: openai_api.ModerationRequest, request: Request) -> openai_api.ModerationResponse:
     """OpenAI's moderations endpoint: each policy is a category."""
-    judge = guard_of(request.app)
-    asked = [GuardRequest(messages=messages, **body.options) for messages in body.conversations]
-    answers = await _together(judge.answer(one.of(request.headers)) for one in asked)
+    answers = await _each(body.conversations, body, request)
     results = [openai_api.ModerationResult.of(answer) for answer in answers]
     return openai_api.ModerationResponse(model=body.model, results=results)
 
 
-async def _require_own_model(request: Request) -> None:
+async def _model_of(request: Request) -> str | None:
+    """The model that a request names; whatever else is wrong with it is refused where it is parsed."""
     try:
         body = await request.json()
-    except (ValueError, RecursionError):  # refused with all else that is wrong with it
-        return
-    if isinstance(body, dict) and body.get("model") not in (None, openai_api.MODEL):
-        raise OthersModel(f"model is {str(body['model'])[:100]!r}; the guard's is {openai_api.MODEL!r}")
+    except (ValueError, RecursionError):
+        return None
+    model = body.get("model") if isinstance(body, dict) else None
+    return None if model is None else str(model)
+
+
+def _require_no_adapter(app: FastAPI, model: str) -> None:
+    """An adapter answers its own policy alone: to another question it would lend its name to an answer that is none."""
+    guard, models = getattr(app.state, "alora_guard", None), getattr(app.state, "openai_serving_models", None)
+    served = () if guard is None else (*guard.served, *guard.shadows)
+    if model in {item.name for item in served} or (guard is None and model in getattr(models, "lora_requests", ())):
+        policy = model.partition("@")[0]
+        raise GuardRefusal(
+            f"model is the adapter {model[:100]!r}, which answers its own policy alone; ask POST /v1/guard with "
+            f'"policies": ["{policy[:80]}"], or POST /v1/decisions with "model": "{openai_api.MODEL}" and a question '
+            f'with "instructions": "policy:{policy[:80]}"'
+        )
+
+
+async def _require_own_model(request: Request) -> None:
+    if (model := await _model_of(request)) not in (None, openai_api.MODEL):
+        _require_no_adapter(request.app, model)
+        raise OthersModel(f"model is {model[:100]!r}; the guard's is {openai_api.MODEL!r}")
 
 
 @router.post("/v1/decisions", dependencies=[Depends(_require_own_model)])
@@ -105,11 +124,13 @@ async def litellm_guardrail(
     body: litellm_api.GenericGuardrailRequest, request: Request
 ) -> litellm_api.GenericGuardrailResponse:
     """LiteLLM's ``generic_guardrail_api``."""
-    judge = guard_of(request.app)
     if body.images:
         raise GuardRefusal("images are given, and the guard reads text; it judges no half of a conversation")
-    asked = GuardRequest(messages=body.conversation, **body.additional_provider_specific_params.options)
-    return litellm_api.GenericGuardrailResponse.of(await judge.answer(asked.of(request.headers)))
+    conversations = body.conversations
+    if len(conversations) > openai_api.MOST_TEXTS:
+        raise GuardRefusal(f"the response has {len(conversations)} choices; {openai_api.MOST_TEXTS} is the most", 413)
+    answers = await _each(conversations, body.additional_provider_specific_params, request)
+    return litellm_api.GenericGuardrailResponse.of(answers)
 
 
 @router.get("/v1/guard/policies")
@@ -172,9 +193,13 @@ def _card(item: Served, psi: float | None = None) -> PolicyCard:
     )
 
 
-async def _together(work: Iterable[Coroutine[Any, Any, GuardResponse]]) -> list[GuardResponse]:
-    """The results of ``work``; the first that fails ends the others."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
+async def _each(
+    conversations: Sequence[list[dict[str, Any]]], options: Options, request: Request
+) -> list[GuardResponse]:
+    """The answer on each conversation; the first that fails ends the others."""
+    judge = guard_of(request.app)
+    asked = [GuardRequest(messages=messages, **options.options) for messages in conversations]
+    tasks = [asyncio.ensure_future(judge.answer(one.of(request.headers))) for one in asked]
     try:
         return await asyncio.gather(*tasks)
     finally:  # the engine aborts a request that nobody waits for
@@ -183,8 +208,20 @@ async def _together(work: Iterable[Coroutine[Any, Any, GuardResponse]]) -> list[
 
 
 def mount(app: FastAPI) -> None:
-    """The guard's routes in ``app``. A server's own ``/v1/decisions`` (vLLM 0.33 on) answers for other models only."""
-    for route in app.routes:
-        if isinstance(route, APIRoute) and route.path == "/v1/decisions" and "POST" in route.methods:
-            app.state.alora_others_decisions = route.get_route_handler()
+    """The guard's routes in ``app``. vLLM's own ``/v1/systemone`` (0.32) and ``/v1/decisions`` (0.33) answer for other
+    models only."""
+    own = ("/v1/systemone", "/v1/decisions")
+    posts = [route for route in app.routes if isinstance(route, APIRoute) and "POST" in route.methods]
+    theirs = {route.path: route.get_route_handler() for route in posts if route.path in own}
+    app.state.alora_others_decisions = theirs.get("/v1/decisions")
     app.include_router(router)
+    if (systemone := theirs.get("/v1/systemone")) is None:
+        return
+
+    @app.post("/v1/systemone", include_in_schema=False)
+    async def of_no_adapter(request: Request) -> Response:
+        try:
+            _require_no_adapter(request.app, await _model_of(request) or "")
+        except GuardRefusal as error:
+            return JSONResponse({"error": {"message": str(error), "type": "invalid_request_error", "code": 400}}, 400)
+        return await systemone(request)

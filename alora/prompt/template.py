@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 # Some templates write today's date into the system turn, which would change the prompt overnight. Llama 3.2's own
 # fallback date stands in, for training and serving alike.
 FIXED_DATE = datetime(2024, 7, 26)
+_CODES = [f"%{letter}" for letter in ("-d", "-m", *"aAbBdHIjmMpSyY")]
 _known: "dict[str, ChatTemplate]" = {}
-FIXED_CLOCK = {"date_string": FIXED_DATE.strftime("%d %b %Y"), "strftime_now": FIXED_DATE.strftime}
+_DATE_STRING = "date_string"
+# In Jinja, in front of the template: transformers hands no functions on (5.24), and trims the line break.
+_CLOCK = "{{%- macro strftime_now(format) -%}}{{{{ format{} }}}}{{%- endmacro %}}\n".format(
+    "".join(f"|replace('{code}', '{FIXED_DATE.strftime(code)}')" for code in _CODES)
+)
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,11 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
     """Take the tokenizer's chat template apart; ``template_kwargs`` are handed to it (``enable_thinking=False``)."""
     if not tokenizer.chat_template:
         raise RenderError(
-            f"the tokenizer of {tokenizer.name_or_path or 'this base'} has no chat template; "
-            "use an instruction-tuned base, or put a chat_template.jinja into its folder"
+            f"the tokenizer of {tokenizer.name_or_path or 'this base'} has no chat template; give it one as "
+            "base.chat_template does"
         )
     # What the call itself, the clock and the tokenizer say: as a setting it would be another template.
-    taken = {*inspect.signature(tokenizer.apply_chat_template).parameters, *FIXED_CLOCK, *tokenizer.special_tokens_map}
+    taken = {*inspect.signature(tokenizer.apply_chat_template).parameters, _DATE_STRING, *tokenizer.special_tokens_map}
     for name, value in (template_kwargs or {}).items():
         if name in taken or name == "messages" or not isinstance(value, bool):
             raise RenderError(
@@ -70,7 +75,8 @@ def take_apart(tokenizer: "PreTrainedTokenizerBase", template_kwargs: Mapping[st
     facts = type(tokenizer).__qualname__, tokenizer.chat_template, template_kwargs, tokenizer.special_tokens_map
     key = json.dumps(facts, sort_keys=True, default=str)
     if key not in _known:
-        _known[key] = _Surgeon(tokenizer, {**FIXED_CLOCK, **(template_kwargs or {})}).take_apart()
+        clock = {_DATE_STRING: FIXED_DATE.strftime("%d %b %Y")}
+        _known[key] = _Surgeon(tokenizer, {**clock, **(template_kwargs or {})}).take_apart()
     return _known[key]
 
 
@@ -79,13 +85,18 @@ class _Surgeon:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", kwargs: Mapping[str, Any]) -> None:
         self.tokenizer, self.kwargs = tokenizer, kwargs
+        self.template = _CLOCK + tokenizer.get_chat_template()
 
     def render(self, names: Sequence[str], generation: bool = False, pad: str = "") -> str:
         messages = [{"role": _ROLES[name[0]], "content": f"{pad}{_MARKS[name]}{pad}"} for name in names]
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=generation, **self.kwargs
+                    messages,
+                    chat_template=self.template,
+                    tokenize=False,
+                    add_generation_prompt=generation,
+                    **self.kwargs,
                 )
             )
         except Exception as error:  # a template is foreign code: anything can come out of it

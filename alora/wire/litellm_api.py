@@ -1,5 +1,6 @@
 """LiteLLM's ``generic_guardrail_api``, which sends the whole conversation before and after a model's answer."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,30 +21,47 @@ class GenericGuardrailRequest(BaseModel):
     additional_provider_specific_params: Options = Field(default_factory=Options)
 
     @property
-    def conversation(self) -> list[dict[str, Any]]:
-        """The messages to judge: a response's texts and calls come last, unless the messages end with that turn."""
+    def conversations(self) -> list[list[dict[str, Any]]]:
+        """What to judge: all of a request; of a response each choice as its own continuation, with the calls in it.
+
+        Messages that end with the response's turn hold it already; its texts may be parts of that turn.
+        """
         messages, texts, calls = self.structured_messages or [], self.texts or [], self.tool_calls or []
-        if messages and self.input_type == "request":  # they hold all of it
-            return messages
-        there = messages[-1] if messages and messages[-1].get("role") == "assistant" else {}
-        content = there.get("content")
-        parts = content if isinstance(content, list) else [{"text": content}]
-        given = [part.get("text") for part in parts if isinstance(part, dict)]
-        said = {text for text in given if isinstance(text, str)}  # a set: both sides may be a hundred thousand
-        role = "user" if self.input_type == "request" else "assistant"
-        new = [{"role": role, "content": text} for text in texts if text not in said]
-        called = [{"role": "assistant", "tool_calls": calls}] if calls and there.get("tool_calls") != calls else []
-        return [*messages, *new, *called]
+        if self.input_type == "request":  # messages hold all of it
+            return [messages or [*({"role": "user", "content": text} for text in texts), *_calling(calls)]]
+        last = messages[-1] if messages and messages[-1].get("role") == "assistant" else {}
+        said = _texts(last)
+        calling = [] if last.get("tool_calls") == calls else _calling(calls)
+        choices = [text for text in dict.fromkeys(texts) if text not in said]
+        there = not said.isdisjoint(texts)
+        before = messages[:-1] if there else messages
+        found = [[*before, {"role": "assistant", "content": text}, *calling] for text in choices]
+        return [[*messages, *calling], *found] if there or not found else found
+
+
+def _calling(calls: list[Any]) -> list[dict[str, Any]]:
+    return [{"role": "assistant", "tool_calls": calls}] if calls else []
+
+
+def _texts(message: dict[str, Any]) -> set[str]:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return {text for text in texts if isinstance(text, str)}
 
 
 class GenericGuardrailResponse(BaseModel):
-    """LiteLLM blocks the call on ``BLOCKED`` and shows ``blocked_reason``."""
+    """LiteLLM blocks the call on ``BLOCKED`` and shows ``blocked_reason``. ``complete`` is false where a policy did not
+    answer."""
 
     action: Literal["BLOCKED", "NONE"]
     blocked_reason: str | None = None
+    complete: bool
 
     @classmethod
-    def of(cls, answer: GuardResponse) -> Self:
-        if answer.action == "allow":
-            return cls(action="NONE")
-        return cls(action="BLOCKED", blocked_reason=f"policy: {', '.join(answer.flagged)}")
+    def of(cls, answers: Sequence[GuardResponse]) -> Self:
+        complete = all(answer.complete for answer in answers)
+        if all(answer.action == "allow" for answer in answers):
+            return cls(action="NONE", complete=complete)
+        flagged = dict.fromkeys(policy for answer in answers for policy in answer.flagged)
+        return cls(action="BLOCKED", blocked_reason=f"policy: {', '.join(flagged)}", complete=complete)

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_validator
 
 from alora.wire.native import GuardResponse, Many, Options, PolicyVerdict
 
@@ -23,7 +23,14 @@ _OPENAIS = {
     "sexual_minors": "sexual/minors",
     "violence_graphic": "violence/graphic",
 }
-_OTHERS = ("cache_salt", "on_failure", "policies", "priority", "stop_on_block", "stream")  # of ``/v1/guard``
+_OTHERS = {  # options of ``/v1/guard``, and what a decision does
+    "cache_salt": None,
+    "on_failure": "closed",
+    "policies": None,
+    "priority": 0,
+    "stop_on_block": False,
+    "stream": False,
+}
 _Few = Field(max_length=MOST_TEXTS, fail_fast=True)
 
 
@@ -53,9 +60,11 @@ class ModerationRequest(Options):
 
 
 class ModerationResult(BaseModel):
-    """A policy that did not answer is flagged with score 1, unless the request's ``on_failure`` is open."""
+    """``complete`` is false where a policy did not answer: it is flagged with score 1, or, where the request's
+    ``on_failure`` is open, neither flagged nor scored."""
 
     flagged: bool
+    complete: bool
     categories: dict[str, bool]
     category_scores: dict[str, float]
     category_applied_input_types: dict[str, list[str]]
@@ -67,10 +76,12 @@ class ModerationResult(BaseModel):
         found = {_OPENAIS[name]: verdict for name, verdict in found.items() if name in _OPENAIS} | found
         return cls(
             flagged=answer.action == "block",
+            complete=answer.complete,
             categories={name: verdict.flagged for name, verdict in found.items()},
             category_scores={
-                name: float(verdict.flagged) if verdict.probability is None else verdict.probability
+                name: 1.0 if verdict.probability is None else verdict.probability
                 for name, verdict in found.items()
+                if verdict.flagged or verdict.probability is not None
             },
             category_applied_input_types={name: ["text"] for name in found},
         )
@@ -111,9 +122,9 @@ class Predicate(DecisionQuestion):
 
 
 class Option(BaseModel):
-    """One label."""
+    """A label; true is the positive one, and false any other."""
 
-    value: StrictStr
+    value: StrictStr | StrictBool
 
 
 class Choice(DecisionQuestion):
@@ -121,6 +132,15 @@ class Choice(DecisionQuestion):
 
     type: Literal["choice"]
     choices: Many[Option] = Field(min_length=2, max_length=255)
+
+    def labels(self, of_policy: Sequence[str]) -> dict[str | bool, Sequence[str]] | None:
+        """The labels that each choice stands for; None where they are neither the policy's own, nor true and false."""
+        values, (positive, *rest) = [option.value for option in self.choices], of_policy
+        known: dict[str | bool, Sequence[str]] = {label: [label] for label in of_policy}
+        for meant in (known, {True: [positive], False: rest}):
+            if len(values) == len(meant) and set(values) == meant.keys():
+                return {value: meant[value] for value in values}
+        return None
 
 
 class DecisionRequest(BaseModel):
@@ -139,7 +159,8 @@ class DecisionRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_options_of_other_routes(cls, given: Any) -> Any:
-        wrong = [name for name in _OTHERS if isinstance(given, dict) and given.get(name) is not None]
+        asked = given if isinstance(given, dict) else {}
+        wrong = [name for name, usual in _OTHERS.items() if asked.get(name) not in (None, usual)]
         if wrong:
             raise ValueError(f"{wrong[0]} is not an option of this route; it takes prompt_cache_key and deadline_ms")
         return given
@@ -156,7 +177,7 @@ class PredicateAnswer(BaseModel):
 class OptionProbability(BaseModel):
     """One label's."""
 
-    value: str
+    value: str | bool
     probability: float
 
 
@@ -165,7 +186,7 @@ class ChoiceAnswer(BaseModel):
 
     type: Literal["choice"] = "choice"
     name: str | None
-    choice: str
+    choice: str | bool
     confidence: float
     probabilities: list[OptionProbability]
 
@@ -220,11 +241,12 @@ def _answer(question: Predicate | Choice, verdict: PolicyVerdict) -> PredicateAn
     if isinstance(question, Predicate):
         return PredicateAnswer(name=question.name, probability=verdict.probability)
     shares = verdict.probabilities
+    meant = question.labels(list(shares)) or {}
+    found = {value: sum(shares[label] for label in labels) for value, labels in meant.items()}
+    choice = next(value for value, labels in meant.items() if verdict.label in labels)
     return ChoiceAnswer(
         name=question.name,
-        choice=verdict.label,
-        confidence=shares[verdict.label],
-        probabilities=[
-            OptionProbability(value=option.value, probability=shares[option.value]) for option in question.choices
-        ],
+        choice=choice,
+        confidence=found[choice],
+        probabilities=[OptionProbability(value=value, probability=share) for value, share in found.items()],
     )

@@ -63,6 +63,13 @@ def test_every_command_in_running_text_composes(page, tmp_path, monkeypatch):
     assert wrong == []
 
 
+def test_every_alert_has_a_line_in_the_runbook():
+    alerts = re.findall(r"alert: (\w+)", (ROOT / "deploy/prometheus/alora-alerts.yaml").read_text(encoding="utf-8"))
+    page = (ROOT / "docs/guard.md").read_text(encoding="utf-8")
+    assert alerts
+    assert set(alerts) <= set(re.findall(r"^\| `(Alora\w+)` \|", page, re.MULTILINE))
+
+
 def test_a_false_command_in_running_text_is_found(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("Run `alora train trainin.epochs=1` or `alora train training.epochs=1`.\n")

@@ -117,6 +117,17 @@ def test_openai_sdk(served, bundles):
         assert scores[verdict["policy"]] == pytest.approx(verdict["probability"], abs=TOLERANCE)
 
 
+def test_vllms_own_questions_are_for_its_base(served, bundles):
+    """``/v1/systemone`` of 0.32 would put its question to an adapter that was trained on another."""
+    body = {"state": "Hi", "questions": {"q": {"type": "predicate", "instructions": "Is it rude?"}}}
+    adapter = httpx.post(f"{served.url}/v1/systemone", json=body | {"model": bundles[0].served_name}, timeout=60)
+    assert (adapter.status_code, "/v1/guard" in adapter.json()["error"]["message"]) == (400, True)
+    (base, *_) = (model.id for model in served.client.models.list() if "@" not in model.id)
+    theirs = httpx.post(f"{served.url}/v1/systemone", json=body | {"model": base}, timeout=60)
+    assert "/v1/guard" not in theirs.text
+    assert theirs.status_code != 404
+
+
 def test_decisions_by_the_openai_sdk(served):
     questions = [
         {"type": "predicate", "name": name, "instructions": f"policy:{name}"} for name in ("refunds", "advice")

@@ -2,6 +2,7 @@
 
 import shutil
 
+import httpx
 import openai
 import pytest
 
@@ -140,6 +141,13 @@ def test_a_prompt_is_held_against_the_weights_that_answer_and_not_against_the_fo
     if change == "gone":
         with pytest.raises(openai.BadRequestError, match="are not in the prompt"):
             server.complete("own", filler(40))
+
+
+def test_vllms_own_questions_are_not_answered_in_an_adapters_name(server):
+    questions = {"q": {"type": "predicate", "instructions": "Is it rude?"}}
+    body = {"model": "linear", "state": "Hi", "questions": questions}
+    answer = httpx.post(f"{server.url}/v1/systemone", json=body, timeout=60)
+    assert (answer.status_code, "are not in the prompt" in answer.text) == (400, True), answer.text
 
 
 def test_a_stream_without_an_invocation_says_so_and_ends(server):

@@ -33,7 +33,7 @@ def newer(manifest: dict) -> None:
 
 
 BASES = {
-    "no chat template": (remove("chat_template.jinja"), ["no chat template", "chat_template.jinja"]),
+    "no chat template": (remove("chat_template.jinja"), ["no chat template", "base.chat_template=plain"]),
     "quantized with GPTQ": (quantized("gptq"), ["quantized with gptq", "refuses", "use its bf16 base"]),
     "quantized with HQQ": (quantized("hqq"), ["quantized with hqq", "refuses", "use its bf16 base"]),
     "quantized with AWQ": (quantized("awq"), ["quantized with awq", "refuses", "use its bf16 base"]),

@@ -182,13 +182,19 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_trains_scores_and_is_no_business_of_the_bundles_reader(tmp_path, cache):
-    """The road of any base: train on the file, then score without naming it again."""
-    toy_gguf(tmp_path / "toy.gguf")
+    """The road of any base, here one that was pretrained alone: train on the file, then score without naming it."""
+    toy_gguf(tmp_path / "toy.gguf", chat_template=False)
+    source = f"base.source={tmp_path}/toy.gguf"
     overrides = [item for item in toy_overrides(tmp_path, tmp_path / "run") if not item.startswith("base.source")]
-    code, output, errors = run_forked("train", *overrides, f"base.source={tmp_path}/toy.gguf", cache=cache)
+    code, _, errors = run_forked("train", *overrides, source, cache=cache)
+    assert (code, "base.chat_template=plain" in errors) == (2, True)
+    code, output, errors = run_forked("train", *overrides, source, "base.chat_template=plain", cache=cache)
     assert code == 0, errors
     (tmp_path / "talk.json").write_text('{"messages": [{"role": "user", "content": "message 7 says red"}]}')
     code, output, errors = run_forked("score", f"artifact={tmp_path}/run", str(tmp_path / "talk.json"), cache=cache)
     assert code == 0, errors
     assert "toy" in output
     assert str(tmp_path) not in (tmp_path / "run/bundle/alora.json").read_text()
+    alone = shutil.copytree(tmp_path / "run/bundle", tmp_path / "alone", symlinks=False)
+    same = run_forked("score", f"artifact={alone}", str(tmp_path / "talk.json"), source, cache=cache)
+    assert same[:2] == (0, output), same[2]

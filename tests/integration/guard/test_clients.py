@@ -118,3 +118,7 @@ def test_langchain_ends_a_run_that_the_guard_flags_and_raises_without_a_guard(ur
     wanted = {"Hello.": "Hello you.", "Promise me.": flagged, REFUND: flagged, PAY: "Yes."}
     assert clients.langchain(url, model.url, tmp_path, list(wanted)) == list(wanted.values())
     assert clients.langchain(clients.NOWHERE, model.url, tmp_path, ["Hello."]) == ["APIConnectionError"]
+
+
+def test_litellm_moderates_without_its_proxy(url, tmp_path):
+    assert clients.run_script("moderate.py", url, tmp_path).split() == ["True"]

@@ -84,7 +84,6 @@ def test_input_is_read_as_the_conversation_that_it_is(client, decide):
         (predicate("policy:refunds", name="advice"), "another question"),
         ({"type": "score", "instructions": "policy:advice", "levels": [{"label": "low"}]}, "score"),
         ({"type": "choice", "instructions": "policy:advice", "choices": [{"value": "ok"}, {"value": "no"}]}, "labels"),
-        ({"type": "choice", "instructions": "policy:advice", "choices": [{"value": True}, {"value": False}]}, "string"),
         (predicate([{"type": "input_image", "image_url": "data:,"}]), "input_text"),
     ],
 )

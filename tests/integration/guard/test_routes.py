@@ -222,7 +222,8 @@ CALL = {"function": {"name": "pay", "arguments": BAD}}
 )
 def test_all_of_a_response_is_judged_as_the_assistants(asked, told, judged):
     body = {"structured_messages": [{"role": "user", "content": asked}], "input_type": "response", **told}
-    messages = parse_conversation(GenericGuardrailRequest(**body).conversation, "request").messages
+    (conversation,) = GenericGuardrailRequest(**body).conversations
+    messages = parse_conversation(conversation, "request").messages
     assert [message.text for message in messages if message.role == "assistant"] == judged
 
 

@@ -1,0 +1,253 @@
+"""What apps, proxies and models of other makers send: each is judged as what was said, or the answer says why not."""
+
+import sys
+from dataclasses import replace
+
+import openai
+import pytest
+from alora.commands.run_rows import settings_as_trained
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+import alora
+from alora.bundle.artifact import find_artifact
+from alora.bundle.battery import require_one_prefix
+from alora.bundle.read import load_bundle
+from alora.bundle.write import write_bundle
+from alora.config.schema import BaseSettings, DataSettings, Recipe
+from alora.data.conversation import parse_conversation
+from alora.errors import BundleError
+from alora.guard.core import GuardCore
+from alora.guard.packed import PackedReader
+from alora.guard.reader import Reading, Served
+from alora.guard.routes import mount
+from alora.guard.standalone import make_app
+from tests.integration.bundle.conftest import make_contents
+from tests.integration.guard.conftest import Faulty
+
+LITELLM = "/v1/guard/beta/litellm_basic_guardrail_api"
+HI, HELLO, REFUND = {"role": "user", "content": "Hi"}, "Hello", {"role": "user", "content": "Refund?"}
+SAID = {"role": "assistant", "content": HELLO}
+THINKING = {"type": "thinking", "thinking": "They greet.", "signature": "s"}
+REASONING = {  # T1, and T2's blocks: a reasoning model's turn, in the forms in which it comes back
+    "reasoning_content": {**SAID, "reasoning_content": "They greet."},
+    "reasoning": {**SAID, "reasoning": "They greet."},
+    "thinking_blocks": {**SAID, "thinking_blocks": [THINKING]},
+    "reasoning_details": {**SAID, "reasoning_details": [{"type": "reasoning.text", "text": "They greet."}]},
+    "tags": {**SAID, "content": f"<think>They greet.</think>\n{HELLO}"},
+    "blocks": {**SAID, "content": [THINKING, {"type": "text", "text": HELLO}]},
+}
+CALL = {"id": "t", "type": "function", "function": {"name": "find", "arguments": '{"q":7}'}}
+OPENAIS_CALL = [HI, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "t", "content": "none"}]  # fmt: skip
+USED = {"type": "tool_use", "id": "t", "name": "find", "input": {"q": 7}}
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "none"}]}
+SAME = {  # what comes in: the same in OpenAI's plainest form
+    **{f"T1 {form}": ([HI, turn, REFUND], [HI, SAID, REFUND]) for form, turn in REASONING.items()},
+    "T1 reasoning alone": ([HI, {"role": "assistant", "content": "", "reasoning": "Hm"}, REFUND], [HI, REFUND]),
+    "T1 a null turn": ([HI, {"role": "assistant", "content": None}, REFUND], [HI, REFUND]),
+    "T2 Anthropic": (
+        [HI, {"role": "assistant", "content": [THINKING, USED]}, {"role": "user", "content": [RESULT]}],
+        OPENAIS_CALL,
+    ),
+    "T4 Responses": (
+        [
+            HI,
+            {"type": "reasoning", "id": "r1", "summary": []},
+            {"type": "function_call", "call_id": "t", "name": "find", "arguments": '{"q": 7}'},
+            {"type": "reasoning", "id": "r2", "summary": [{"type": "summary_text", "text": "Nothing."}]},
+            {"type": "function_call_output", "call_id": "t", "output": "none"},
+        ],
+        OPENAIS_CALL,
+    ),
+}
+ASK = {
+    "/v1/guard": lambda messages: {"messages": messages},
+    "/v1/moderations": lambda messages: {"messages": messages},
+    LITELLM: lambda messages: {"structured_messages": messages},
+    "/v1/decisions": lambda messages: decision(messages),
+}
+
+
+def decision(messages, *questions, **fields):
+    asked = questions or ({"type": "predicate", "instructions": "policy:advice"},)
+    return {"model": "alora", "input": messages, "questions": asked, **fields}
+
+
+class Seeing:
+    """Flags refunds where the conversation has a word of ``words``, and remembers every conversation."""
+
+    def __init__(self, tokenizer, *words):
+        self._tokenizer, self._words, self.seen = tokenizer, words, []
+
+    async def read(self, prefix, asked, request):
+        self.seen.append(self._tokenizer.decode(prefix.token_ids))
+        for index, item in enumerate(asked):
+            sure = 9.0 if item.policy.id == "refunds" and any(word in self.seen[-1] for word in self._words) else -9.0
+            yield Reading(index, (sure, -sure))
+
+
+@pytest.fixture
+def seeing(bundles, base, renderer):
+    """Post to a guard that flags what is promised; what it read, in order."""
+    reader = Seeing(base.tokenizer, "promise")
+    with TestClient(make_app(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))) as client:
+        yield client, reader.seen
+
+
+@pytest.mark.parametrize("path", ASK)
+@pytest.mark.parametrize("name", SAME)
+def test_what_was_said_is_read_whatever_its_form(seeing, path, name):
+    client, seen = seeing
+    for messages in SAME[name]:
+        answer = client.post(path, json=ASK[path](messages))
+        assert answer.status_code == 200, answer.text
+    assert seen[0] == seen[1]
+    assert "greet" not in seen[0]
+
+
+@pytest.mark.parametrize(("reasoning", "words"), [("leave_out", None), ("read", "They greet."), ("refuse", None)])
+def test_t1_the_bundle_says_what_becomes_of_reasoning(base, tmp_path, reasoning, words):
+    made = replace(make_contents(base, tmp_path / "adapter"), reasoning=reasoning)
+    bundle = load_bundle(write_bundle(made, tmp_path / "advice", golden_rows=1).folder)
+    recipe = Recipe(artifact=str(bundle.folder))
+    assert settings_as_trained(recipe, find_artifact(recipe.artifact)).reasoning == reasoning
+    guard = GuardCore([Served.of(bundle)], bundle.renderer(base), PackedReader(base, [bundle]))
+    chat = [HI, REASONING["reasoning_content"], REFUND]
+    with TestClient(make_app(guard)) as client:
+        answer = client.post("/v1/guard", json={"messages": chat})
+        assert answer.status_code == (400 if reasoning == "refuse" else 200)
+    if reasoning != "refuse":
+        whole = parse_conversation(chat, "chat", DataSettings(reasoning=reasoning))
+        assert [words in message.content for message in whole.messages] == [False, True, False] if words else True
+        usage = answer.json()["usage"]
+        assert usage["prefix_tokens"] == len(bundle.renderer(base).prefix(whole).token_ids)
+
+
+def test_t1_policies_that_read_reasoning_otherwise_share_no_prefix(bundles):
+    other = replace(bundles[1], manifest=replace(bundles[1].manifest, reasoning="read"))
+    with pytest.raises(BundleError, match=r"data\.reasoning"):
+        require_one_prefix(bundles[0], other)
+
+
+NO, YES = "No.", "You get a refund, I promise."
+BOTH = [[HI, {"role": "assistant", "content": NO}], [HI, {"role": "assistant", "content": YES}]]
+CHOICES = {  # T3: what LiteLLM sends after a response, and the conversations in it
+    "two": ({"texts": [NO, YES]}, BOTH),
+    "two, the first in the messages": ({"texts": [NO, YES], "structured_messages": BOTH[0]}, BOTH),
+    "one twice": ({"texts": [NO, NO]}, BOTH[:1]),
+    "one in parts": (
+        {"texts": [NO, YES], "structured_messages": [
+            HI, {"role": "assistant", "content": [{"type": "text", "text": NO}, {"type": "text", "text": YES}]}]},
+        [[HI, {"role": "assistant", "content": f"{NO}\n{YES}"}]],
+    ),
+    "with a call": (
+        {"texts": [NO, YES], "tool_calls": [CALL]},
+        [[*turns[:1], {**turns[1], "tool_calls": [CALL]}] for turns in BOTH],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_t3_each_choice_is_a_continuation_and_any_that_is_flagged_blocks(seeing, name):
+    (client, seen), (body, conversations) = seeing, CHOICES[name]
+    answer = client.post(LITELLM, json={"structured_messages": [HI], "input_type": "response", **body}).json()
+    promised = any(YES in turns[-1]["content"] for turns in conversations)
+    assert (answer["action"], answer["complete"]) == ("BLOCKED" if promised else "NONE", True)
+    assert ("refunds" in (answer["blocked_reason"] or "")) == promised
+    judged = sorted(seen)
+    seen.clear()
+    for turns in conversations:
+        client.post("/v1/guard", json={"messages": turns})
+    assert judged == sorted(seen)
+
+
+def test_t3_choices_are_bounded(client):
+    body = {"texts": [str(number) for number in range(101)], "input_type": "response"}
+    assert client.post(LITELLM, json=body).status_code == 413
+
+
+def test_t4_true_and_false_are_the_positive_label_and_any_other(client):
+    sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client, max_retries=0)
+    named, truths = (
+        {"type": "choice", "instructions": "policy:advice", "choices": [{"value": value} for value in values]}
+        for values in (("violation", "ok"), (False, True))
+    )
+    by_name, by_truth = sdk.decisions.create(**decision("Hi", named, truths)).answers
+    shares = {each.value: each.probability for each in by_name.probabilities}
+    assert {each.value: each.probability for each in by_truth.probabilities} == {
+        True: shares["violation"],
+        False: shares["ok"],
+    }
+    assert by_truth.choice is (by_name.choice == "violation")
+    assert by_truth.confidence == by_name.confidence
+    for values in ((True, True), (True, "ok"), (1, 0), ("true", "false")):
+        wrong = {**truths, "choices": [{"value": value} for value in values]}
+        assert client.post("/v1/decisions", json=decision("Hi", wrong)).status_code == 400, values
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "status"),
+    [("stream", False, 200), ("stream", True, 400), ("on_failure", "closed", 200), ("on_failure", "open", 400)],
+)
+def test_t4_an_option_that_says_what_is_done_anyway_is_taken(client, field, value, status):
+    answer = client.post("/v1/decisions", json=decision("Hi", **{field: value}))
+    assert answer.status_code == status, answer.text
+
+
+VLLMS = {
+    "/v1/systemone": {"state": "Hi", "questions": {"q": {"type": "predicate", "instructions": "Is it rude?"}}},
+    "/v1/decisions": decision("Hi"),
+}
+
+
+@pytest.mark.parametrize("path", VLLMS)
+def test_t7_no_other_question_is_answered_under_an_adapters_name(guard, bundles, path):
+    app = FastAPI()
+
+    @app.post(path)
+    def theirs(body: dict):
+        return {"theirs": body["model"]}
+
+    mount(app)
+    app.router.routes.remove(next(route for route in app.routes if getattr(route, "endpoint", None) is theirs))
+    name = bundles[0].served_name
+    with TestClient(app) as client:
+        app.state.openai_serving_models = type("Models", (), {"lora_requests": {name: None}})
+        for app.state.alora_guard in (None, guard):  # before it serves, too
+            refused = client.post(path, json={**VLLMS[path], "model": name})
+            assert refused.status_code == 400
+            assert "/v1/guard" in refused.json()["error"]["message"]
+            assert client.post(path, json={**VLLMS[path], "model": "base"}).json() == {"theirs": "base"}
+    with TestClient(make_app(guard)) as client:
+        assert client.post("/v1/decisions", json={**VLLMS["/v1/decisions"], "model": name}).status_code == 400
+
+
+@pytest.mark.parametrize("on_failure", ["open", "closed"])
+def test_t8_an_answer_without_every_verdict_says_so(bundles, renderer, reader, on_failure):
+    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, Faulty(reader, "raises"))
+    with TestClient(make_app(guard)) as client:
+        sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
+        options = {"on_failure": on_failure, "policies": ["advice", "refunds"]}
+        result = sdk.moderations.create(input="Hi", extra_body=options).results[0].model_dump()
+        assert result["complete"] is False
+        assert result["categories"]["refunds"] is (on_failure == "closed")
+        assert result["category_scores"].get("refunds") == (1.0 if on_failure == "closed" else None)
+        body = {"structured_messages": [HI], "additional_provider_specific_params": options}
+        assert client.post(LITELLM, json=body).json()["complete"] is False
+        whole = client.post("/v1/guard", json={"messages": [HI], **options}).json()
+        assert (whole["complete"], whole["action"] == "allow") == (False, on_failure == "open")
+        (_, refusal) = sdk.decisions.create(
+            **decision("Hi", *({"type": "predicate", "instructions": f"policy:{name}"} for name in options["policies"]))
+        ).answers
+        assert refusal.type == "refusal"
+
+
+def test_a_battery_reads_reasoning_as_its_bundles_do(base, tmp_path, monkeypatch):
+    made = replace(make_contents(base, tmp_path / "adapter"), reasoning="read")
+    bundle = write_bundle(made, tmp_path / "advice", golden_rows=1)
+    module = sys.modules[alora.load.__module__]
+    monkeypatch.setattr(module, "load_base", lambda settings: base)
+    with module.Battery([bundle], BaseSettings(), "packed") as battery:
+        thought, plain = (battery.score([HI, turn, REFUND]) for turn in (REASONING["reasoning"], SAID))
+        assert thought.prefix_tokens > plain.prefix_tokens
