@@ -28,6 +28,8 @@ TITLES = {
     "lora": "standard LoRA",
     "prompt": "rule in the prompt",
     "judge": "LLM judge",
+    "encoder": "encoder, fine-tuned",
+    "encoder_frozen": "encoder, frozen",
     "probe": "linear probe",
     "bag_of_words": "bag of words",
 }

@@ -18,6 +18,7 @@ from alora.errors import ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words, out_of_fold_words
 from alora.evaluation.noise import without_doubtful
 from alora.evaluation.predict import Predictions, out_of_fold_predictions, predict_parts
+from alora.lab.compare.encoder import fine_tune_and_score
 from alora.lab.compare.judged import ask_and_score
 from alora.lab.compare.probe import fit_and_score
 from alora.lab.compare.scores import Scores, labelled_for, scores_of
@@ -41,7 +42,7 @@ def run_method(bench: Workbench, run: MethodRun, home: Path) -> tuple[dict[str, 
     elif run.arm == "judge":
         scores = ask_and_score(bench.task, run, home)
     else:
-        one = fit_and_score if run.arm == "probe" else _bag
+        one = {"bag_of_words": _bag, "encoder": fine_tune_and_score}.get(run.arm, fit_and_score)
         scores = failed.each(by_id, lambda name: one(bench, run, by_id[name]))
     reasons = {name: str(error) for name, error in failed.items()}
     missing = [name for name in by_id if name not in scores and name not in failed]

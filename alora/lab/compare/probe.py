@@ -1,6 +1,7 @@
-"""The method that trains no part of the model: logistic regression on the base's hidden state where it would answer.
+"""The methods that train no part of a model: logistic regression on the base's hidden state where it would answer, or
+on an encoder's embeddings.
 
-The state is the last token's, after conversation and policy, after the final norm (what the head reads). If a
+The base's state is the last token's, after conversation and policy, after the final norm (what the head reads). If a
 probe is as good as an adapter, the base knew already, and the adapter only reads it out.
 """
 
@@ -18,10 +19,10 @@ from tqdm.auto import tqdm
 from alora.adapter.bank import Bank
 from alora.adapter.folder import silent_adapter
 from alora.data.conversation import LabelledConversation
-from alora.errors import DataError
 from alora.evaluation.bag_of_words import log_probabilities
 from alora.evaluation.predict import batched, held_out_predictions, labels_of
 from alora.evaluation.resampling import Floats
+from alora.lab.compare.encoder import embeddings
 from alora.lab.compare.scores import Scores, labelled_for, scores_of
 from alora.lab.compare.task import MethodRun, Workbench
 from alora.policy import Policy
@@ -39,11 +40,15 @@ def fit_and_score(bench: Workbench, run: MethodRun, policy: Policy) -> Scores:
     splits = bench.task.splits
     taught, asked = labelled_for(policy, splits.train), labelled_for(policy, splits.test)
     held = [] if policy.id in splits.folded else splits.calibration(policy.id)
-    states_ND, labels_N = hidden_states(bench, policy, [*taught, *held]), labels_of(policy, [*taught, *held])
+
+    def states(rows: Sequence[LabelledConversation]) -> Floats:
+        return hidden_states(bench, policy, rows) if run.arm == "probe" else embeddings(bench, rows)
+
+    states_ND, labels_N = states([*taught, *held]), labels_of(policy, [*taught, *held])
     # What each fit leaves out, and answers; a split is one of them.
     folds_N = np.array([row.folds.get(policy.id, -1) for row in taught] + [0] * len(held))
-    known, probe, strength = _best_probe(policy, states_ND, labels_N, folds_N)
-    logits_NL = log_probabilities(probe, hidden_states(bench, policy, asked), len(policy.labels))
+    known, probe, strength = _best_probe(len(policy.labels), states_ND, labels_N, folds_N)
+    logits_NL = log_probabilities(probe, states(asked), len(policy.labels))
     answered = [
         held_out_predictions(policy, splits.calibration(policy.id), known),
         held_out_predictions(policy, asked, logits_NL),
@@ -75,22 +80,20 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
 
 
 def _best_probe(
-    policy: Policy, states_ND: Floats, labels_N: NDArray[np.int64], folds_N: NDArray[np.int64]
+    labels: int, states_ND: Floats, labels_N: NDArray[np.int64], folds_N: NDArray[np.int64]
 ) -> tuple[Floats, Pipeline, float]:
     """What the best strength's probes answer to the rows that each left out, its probe of all training rows, and it.
 
     Rows of fold -1 are learnt from alone; where there are any, the others are validation rows.
     """
     alone = bool((folds_N == -1).any())
-    if len(np.unique(labels_N[folds_N == -1] if alone else labels_N)) < 2:
-        raise DataError(f"policy {policy.id!r}: a probe needs training rows of two labels")
     asked_N = folds_N >= 0
     best: tuple[float, Floats, Pipeline, float] | None = None
     for strength in STRENGTHS:
-        logits_NL = np.zeros((len(labels_N), len(policy.labels)))
+        logits_NL = np.zeros((len(labels_N), labels))
         for fold in np.unique(folds_N[asked_N]):
             probe = _fit(strength, states_ND[folds_N != fold], labels_N[folds_N != fold])
-            logits_NL[folds_N == fold] = log_probabilities(probe, states_ND[folds_N == fold], len(policy.labels))
+            logits_NL[folds_N == fold] = log_probabilities(probe, states_ND[folds_N == fold], labels)
         loss = -float(logits_NL[asked_N, labels_N[asked_N]].mean())
         if best is None or loss < best[0]:
             whole = probe if alone else _fit(strength, states_ND, labels_N)
