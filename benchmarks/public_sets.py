@@ -7,10 +7,10 @@
     python benchmarks/public_sets.py toxicchat FOLDER    # lmsys/toxic-chat: data/0124
     python benchmarks/public_sets.py jailbreakbench FOLDER  # JailbreakBench/JBB-Behaviors: data
 
-BARRED's sets have no training rows: each is cut into five folds, and each fold is the test of what learnt from the
-other four. The others give 200 training rows, drawn by each of three seeds. A call goes on where the last one ended, writes
-benchmarks/results/public_SET.json (scores by row id, digests of the published files and of every split, commands; no
-text) and prints the table; scripts/accuracy_record.py --check computes the record's AUROCs again.
+BARRED has no training rows: each of its sets is cut into five folds, and each fold is the test of what learnt from the
+other four. The others give 200 training rows, drawn by each of three seeds. A call goes on where the last one ended,
+writes benchmarks/results/public_SET.json (scores by row id, digests of every split, commands; no text) and prints the
+table; scripts/accuracy_record.py --check computes the AUROCs of the record again.
 """
 
 import argparse
@@ -173,14 +173,8 @@ def write(folder: Path, name: str, public: PublicSet, parts: dict[str, list[Row]
 def compared(folder: Path, seed: int, methods: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
     """What `alora compare` finds on the rows in ``folder``."""
     files = ["run_dir=run", "policy.file=policies.yaml", "data.train=train.jsonl", "data.test=test.jsonl"]
-    settings = [
-        *files,
-        f"compare.arms=[{','.join(methods)}]",
-        f"compare.seeds=[{seed}]",
-        "evaluation.target=cost",
-        *more,
-    ]
-    command = [sys.executable, "-m", "alora", "compare", *settings]
+    chosen = [f"compare.arms=[{','.join(methods)}]", f"compare.seeds=[{seed}]", "evaluation.target=cost"]
+    command = [sys.executable, "-m", "alora", "compare", *files, *chosen, *more]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path})
     return json.loads((folder / "run/compare.json").read_text(encoding="utf-8"))
