@@ -3,9 +3,9 @@
     python benchmarks/encoder_cost.py --out benchmarks/results/encoder_cost_cpu.json
 
 Scoring is of one conversation of 256 tokens by all P policies. aLoRA computes the base's prefix first ("alone"), or
-finds its KV ("behind the prefill", as in an engine that answers the chat with the same base). Training is forward and backward
-of one conversation labelled for all P policies, without the optimizer; the encoder's share of a batch of 16, and of 100
-aLoRAs the time of 12.5 runs of 8.
+finds its KV ("behind the prefill", as in an engine that answers the chat with the same base). Training is forward and
+backward of one conversation labelled for all P policies, without the optimizer; the encoder takes its share of a batch
+of 16, and 100 aLoRAs take 12.5 runs of 8.
 The P encoders share their weights here, so their caches are warmer than P files' would be.
 """
 
