@@ -5,7 +5,7 @@ logistic regression on its embeddings. Each policy has an encoder of its own, so
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -19,11 +19,10 @@ from transformers import AutoModel, AutoTokenizer
 
 from alora.base.cache import cache_root
 from alora.base.wheel import Wheel
-from alora.data.conversation import LabelledConversation
 from alora.errors import BaseError, first_line
-from alora.evaluation.predict import held_out_predictions, labels_of
+from alora.evaluation.predict import labels_of
 from alora.evaluation.resampling import Floats
-from alora.lab.compare.scores import Scores, labelled_for, scores_of
+from alora.lab.compare.scores import Rows, Scores, held_out_answers, labelled_for, scores_of
 from alora.lab.compare.task import MethodRun, Workbench
 from alora.policy import Policy
 
@@ -102,7 +101,7 @@ def load_encoder(source: str, device: torch.device, dtype: torch.dtype) -> Encod
     return Encoder(source, device, dtype).eval()
 
 
-def embeddings(bench: Workbench, rows: Sequence[LabelledConversation]) -> Floats:
+def embeddings(bench: Workbench, rows: Rows) -> Floats:
     """``states_ND`` of the encoder as it comes."""
     return _encoder(bench).outputs(_texts(rows))
 
@@ -110,25 +109,15 @@ def embeddings(bench: Workbench, rows: Sequence[LabelledConversation]) -> Floats
 def fine_tune_and_score(bench: Workbench, run: MethodRun, policy: Policy) -> Scores:
     """Fine-tune on the policy's training rows, and again without each fold, to calibrate by; score its test rows."""
     started, splits = time.process_time(), bench.task.splits
-    taught, known = labelled_for(policy, splits.train), splits.calibration(policy.id)
-    asked = labelled_for(policy, splits.test)
 
-    def fitted(rows: Sequence[LabelledConversation]) -> Encoder:
+    def fit(rows: Rows) -> Callable[[Rows], Floats]:
         labels_N = torch.tensor(labels_of(policy, rows))
-        return _encoder(bench).fit(_texts(rows), labels_N, len(policy.labels), run.seed or 0)
+        tuned = _encoder(bench).fit(_texts(rows), labels_N, len(policy.labels), run.seed or 0)
+        return lambda asked: tuned.outputs(_texts(asked))
 
-    encoder = fitted(taught)
-    known_NL = np.zeros((len(known), len(policy.labels)))
-    folds_N = np.array([row.folds.get(policy.id, -1) for row in known])
-    for fold in np.unique(folds_N):
-        held_out = [row for row in known if row.folds.get(policy.id, -1) == fold]
-        answering = encoder if fold == -1 else fitted([row for row in taught if row.folds[policy.id] != fold])
-        known_NL[folds_N == fold] = answering.outputs(_texts(held_out))
-    trained = time.process_time()
-    answers = [(known, known_NL), (asked, encoder.outputs(_texts(asked)))]
-    facts = {"training_rows": len(taught), "cpu_seconds_training": round(trained - started, 1)}
-    facts["cpu_seconds_scoring"] = round(time.process_time() - trained, 1)
-    return scores_of(run, [held_out_predictions(policy, *answer) for answer in answers], splits, facts)
+    answers = held_out_answers(policy, splits, fit)
+    facts = {"training_rows": len(labelled_for(policy, splits.train))}
+    return scores_of(run, answers, splits, facts | {"cpu_seconds": round(time.process_time() - started, 1)})
 
 
 def _encoder(bench: Workbench) -> Encoder:
@@ -136,7 +125,7 @@ def _encoder(bench: Workbench) -> Encoder:
     return load_encoder(bench.task.recipe.compare.encoder, model.device, model.dtype)
 
 
-def _texts(rows: Sequence[LabelledConversation]) -> list[str]:
+def _texts(rows: Rows) -> list[str]:
     return [row.conversation.transcript for row in rows]
 
 
