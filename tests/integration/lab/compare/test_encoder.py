@@ -14,7 +14,7 @@ from alora.lab.compare import encoder
 from alora.lab.compare.methods import run_method
 from alora.lab.compare.task import MethodRun, Workbench, read_task
 from alora.prompt.render import Renderer
-from alora.reading import sha256_of
+from alora.text import sha256_of
 from tests.integration.lab.compare.places import make_place
 
 CPU = torch.device("cpu")
