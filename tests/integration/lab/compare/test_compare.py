@@ -20,12 +20,18 @@ from alora.lab.compare.probe import STRENGTHS, fit_and_score, hidden_states
 from alora.lab.compare.task import MethodRun, Workbench, method_runs, read_task
 from alora.policy import read_policies
 from alora.prompt.render import Renderer
-from tests.integration.lab.compare.places import make_place, overrides, write_rows
+from tests.integration.lab.compare import places
+from tests.integration.lab.compare.places import make_place, write_rows
 from tests.unit.llm.endpoint import completion, endpoint, says
 
 WORDS = re.compile(r"message \d+ \d+ says")
 ARMS = ("alora", "lora", "prompt", "judge", "encoder", "encoder_frozen", "probe", "bag_of_words")
 CHOSEN = f"compare.arms=[{','.join(ARMS)}]"
+
+
+def overrides(place, run, *more):
+    """Settings of a comparison on ``place``, whose base is the encoder as well."""
+    return places.overrides(place, run, f"compare.encoder={place / 'base'}", *more)
 
 
 def judge(number: int, body: dict) -> object:
@@ -56,7 +62,6 @@ def server():
 def compared(place, server):
     """A whole comparison, called again, which must ask the judge and train nothing."""
     more = (f"judge.url={server.url}", "judge.model=m", "judge.input_price=2", "judge.output_price=10", CHOSEN)
-    more = (*more, f"compare.encoder={place / 'base'}")
     command = [
         "compare",
         *overrides(place, place / "run", *more, "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4"),
@@ -153,7 +158,6 @@ def test_a_lost_unit_is_the_only_one_that_runs_again(compared, place, server, ca
     before = {file: file.stat().st_mtime_ns for file in (run / "arms").rglob("red.json") if home not in file.parents}
     shutil.rmtree(home)
     arguments = ("judge.model=m", "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4", CHOSEN)
-    arguments = (*arguments, f"compare.encoder={place / 'base'}")
     asked = len(server.bodies)
     assert main(["compare", *overrides(place, run, f"judge.url={server.url}", *arguments)]) == 0
     assert len(server.bodies) == asked
@@ -258,8 +262,8 @@ def test_labels_that_say_nothing_give_chance_and_no_difference(place, tmp_path):
     other = make_place(tmp_path / "place")
     for seed, name in enumerate(("train", "validation", "test")):
         write_rows(other / f"{name}.jsonl", 120, seed, shuffled=True)
-    arms = ("compare.arms=[alora,lora,encoder,encoder_frozen,probe,bag_of_words]", f"compare.encoder={place / 'base'}")
-    assert main(["compare", *overrides(other, tmp_path / "run", *arms, "compare.seeds=[0]", "adapter.rank=2")]) == 0
+    arms = "compare.arms=[alora,lora,encoder,encoder_frozen,probe,bag_of_words]"
+    assert main(["compare", *overrides(other, tmp_path / "run", arms, "compare.seeds=[0]", "adapter.rank=2")]) == 0
     found = json.loads((tmp_path / "run/compare.json").read_text())
     for item in found["methods"]:
         auroc = item["figures"]["auroc"]
