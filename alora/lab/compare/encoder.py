@@ -5,7 +5,7 @@ logistic regression on its embeddings. Each policy has an encoder of its own, so
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -73,12 +73,11 @@ class Encoder(nn.Module):
             tuned = deepcopy(self).train()
             tuned.head = nn.Linear(self.body.config.hidden_size, labels, device=self.device)
             optimizer = torch.optim.AdamW(tuned.parameters(), lr=RATE, fused=True)
-            lengths_N = torch.tensor([len(text) for text in texts])
             steps = EPOCHS * -(-len(texts) // BATCH)
             schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=steps)
             for _ in tqdm(range(EPOCHS), desc="fine-tuning the encoder", unit="epoch"):
-                for rows in torch.randperm(len(texts)).split(BATCH):
-                    for part in rows[lengths_N[rows].argsort()].split(PART):
+                for rows in _parts(torch.randperm(len(texts)).tolist(), BATCH):
+                    for part in _parts(sorted(rows, key=lambda row: len(texts[row])), PART):
                         logits_BL = tuned([texts[row] for row in part])
                         losses = nn.functional.cross_entropy(logits_BL, labels_N[part].to(self.device), reduction="sum")
                         (losses / len(rows)).backward()
@@ -91,8 +90,7 @@ class Encoder(nn.Module):
     def outputs(self, texts: Sequence[str]) -> Floats:
         """What the encoder gives for each text, in float64 on the CPU."""
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))  # little padding
-        parts = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-        given = torch.cat([self([texts[index] for index in part]) for part in parts])
+        given = torch.cat([self([texts[index] for index in part]) for part in _parts(order, BATCH)])
         return given[np.argsort(order)].double().cpu().numpy()
 
 
@@ -123,6 +121,10 @@ def fine_tune_and_score(bench: Workbench, run: MethodRun, policy: Policy) -> Sco
 def _encoder(bench: Workbench) -> Encoder:
     model = bench.base.model
     return load_encoder(bench.task.recipe.compare.encoder, model.device, model.dtype)
+
+
+def _parts(rows: list[int], size: int) -> Iterator[list[int]]:
+    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def _texts(rows: Rows) -> list[str]:
