@@ -20,7 +20,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,21 +158,22 @@ def draws(rows: Sequence[Row]) -> list[tuple[int, list[Row], list[Row]]]:
     return drawn
 
 
-def write(folder: Path, name: str, public: PublicSet, parts: dict[str, list[Row]]) -> dict[str, str]:
-    """A part's rows and its policy in ``folder``; their digests."""
+def write(folder: Path, sets: Mapping[str, PublicSet], parts: Mapping[str, Sequence[Row]]) -> dict[str, str]:
+    """The rows of each file of ``parts`` and the sets' policies, in ``folder``; the files' digests."""
     folder.mkdir(parents=True, exist_ok=True)
-    policy = {"id": name, "title": public.title, "rule": public.rule, "labels": LABELS}
-    (folder / "policies.yaml").write_text(yaml.safe_dump({"policies": [policy]}), encoding="utf-8")
+    policies = [{"id": name, "title": it.title, "rule": it.rule, "labels": LABELS} for name, it in sets.items()]
+    (folder / "policies.yaml").write_text(yaml.safe_dump({"policies": policies}), encoding="utf-8")
     for part, rows in parts.items():
         lines = [{"id": row.rank()[:16], "label": "violation" if row.positive else "ok", **row.content} for row in rows]
         text = "".join(json.dumps(line) + "\n" for line in sorted(lines, key=lambda line: line["id"]))
-        (folder / f"{part}.jsonl").write_text(text, encoding="utf-8")
-    return {part: hashlib.sha256((folder / f"{part}.jsonl").read_bytes()).hexdigest() for part in parts}
+        (folder / part).write_text(text, encoding="utf-8")
+    return {part: hashlib.sha256((folder / part).read_bytes()).hexdigest() for part in parts}
 
 
 def compared(folder: Path, seed: int, methods: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
     """What `alora compare` finds on the rows in ``folder``."""
-    files = ["run_dir=run", "policy.file=policies.yaml", "data.train=train.jsonl", "data.test=test.jsonl"]
+    files = ["run_dir=run", "policy.file=policies.yaml", "policies=[*]"]
+    files += [f"data.{part}=%policy%.{part}.jsonl" for part in ("train", "test")]
     chosen = [f"compare.arms=[{','.join(methods)}]", f"compare.seeds=[{seed}]", "evaluation.target=cost"]
     command = [sys.executable, "-m", "alora", "compare", *files, *chosen, *more]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -180,13 +181,13 @@ def compared(folder: Path, seed: int, methods: Sequence[str], more: Sequence[str
     return json.loads((folder / "run/compare.json").read_text(encoding="utf-8"))
 
 
-def figure_cells(found: Sequence[dict[str, Any]], method: str, apart: bool) -> tuple[str, str]:
+def figure_cells(found: Sequence[dict[str, Any]], name: str, method: str, apart: bool) -> tuple[str, str]:
     """AUROC and accuracy: means of the parts with 95 % intervals over test rows, which are resampled ``apart`` where
     each part has rows of its own."""
     points, samples = [], []
     for number, part in enumerate(found):
-        (scores,) = (item for item in part["scores"] if item["arm"] == method)
-        (own,) = (item for item in part["methods"] if item["arm"] == method and item["policy"])
+        (scores,) = (item for item in part["scores"] if (item["arm"], item["policy"]) == (method, name))
+        (own,) = (item for item in part["methods"] if (item["arm"], item["policy"]) == (method, name))
         point = own["operating_points"][0]
         chance_N = positive_probability(np.array(scores["test"]["logits"]), point["temperature"], point["bias"])
         positive_N = np.array(scores["test"]["label_ids"]) == 0
@@ -208,21 +209,24 @@ def main() -> None:
     parser.add_argument("--setting", nargs="+", default=[], help="further settings of alora compare, as base=qwen3_4b")
     given = parser.parse_args()
     sets = {name: BARRED[name] for name in given.sets} if given.name == "barred" else {given.name: OTHERS[given.name]}
-    lines, records = [], []
-    for name, public in sets.items():
-        rows = public.read(given.source / public.file)
-        found = []
-        for number, (seed, train, test) in enumerate((folds if given.name == "barred" else draws)(rows)):
-            folder = given.folder / name / str(number)
-            digests = write(folder, name, public, {"train": train, "test": test})
-            found.append(compared(folder, seed, given.methods, given.setting))
-            records.append({"set": name, "part": number, "digests": digests} | record(found[-1]))
-            print(f"{name}: part {number} of {len(rows)} rows", file=sys.stderr)
-        for method in given.methods:
-            lines.append([name, TITLES[method], *figure_cells(found, method, apart=given.name == "barred")])
+    cut = folds if given.name == "barred" else draws
+    cuts = {name: cut(public.read(given.source / public.file)) for name, public in sets.items()}
+    found, records = [], []
+    for number, parts in enumerate(zip(*cuts.values(), strict=True)):
+        folder = given.folder / "-".join(sets) / str(number)
+        files = {f"{name}.train.jsonl": train for name, (_, train, _) in zip(sets, parts, strict=True)}
+        files |= {f"{name}.test.jsonl": test for name, (_, _, test) in zip(sets, parts, strict=True)}
+        digests = write(folder, sets, files)
+        found.append(compared(folder, parts[0][0], given.methods, given.setting))
+        records.append({"part": number, "digests": digests} | record(found[-1]))
+    learnt = "80 % of the labelled rows" if given.name == "barred" else f"{TRAINING_ROWS} rows"
+    lines = [
+        [name, TITLES[method], learnt, *figure_cells(found, name, method, apart=given.name == "barred")]
+        for name in sets for method in given.methods
+    ]  # fmt: skip
     target = given.record or ROOT / f"benchmarks/results/public_{given.name}.json"
     target.write_text(json.dumps(records, separators=(",", ":")) + "\n", encoding="utf-8")
-    print(table(("set", "method", "AUROC [95 %]", "accuracy [95 %]"), lines))
+    print(table(("set", "method", "learnt from", "AUROC [95 %]", "accuracy [95 %]"), lines))
     if given.name == "barred":
         peers = [
             [model, learnt, *(f"{value:.2f}" for value in values)] for model, (learnt, *values) in PUBLISHED.items()
