@@ -38,7 +38,7 @@ VERBS = {
     "train": "train, evaluate, calibrate, certify KV identity, export",
     "validate": "artifact=DIR: KV identity of an adapter or bundle against its base",
     "evaluate": "artifact=DIR: metrics on test rows",
-    "compare": "aLoRA, LoRA, prompt, probe, bag of words and an LLM judge on the same rows, seeds and budget",
+    "compare": "aLoRA, LoRA, encoder, prompt, probe, bag of words and an LLM judge on the same rows, seeds and budget",
     "recalibrate": "artifact=BUNDLE data.validation=FILE: its threshold for another precision or engine",
     "fleet": "battery=DIR data.test=FILE: every policy's figures, drift, and who fires on whose positives",
     "export": "artifact=DIR: a bundle that PEFT and vLLM load as it is",

@@ -1,7 +1,7 @@
 """From a finished comparison to what is committed of it: a compact record, and the tables of docs/accuracy.md.
 
     alora compare run_dir=runs/accuracy ...
-    python scripts/accuracy_record.py runs/accuracy/compare.json [FURTHER/compare.json ...]
+    python scripts/accuracy_record.py runs/accuracy/compare.json [FURTHER/compare.json ...] --page docs/accuracy.md
 
 Further comparisons add the arms that the first lacks, as where a GPU ran standard LoRA: same rows, base and settings.
 
@@ -23,26 +23,16 @@ from alora.config.schema import EvaluationSettings
 from alora.evaluation.calibration import fit_calibration, positive_probability
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.paired import mean_auroc
-from alora.lab.compare.compare_report import document, table
+from alora.lab.compare.compare_report import COLUMNS, TITLES, document, table
 from alora.lab.compare.figures import compare
 from alora.lab.compare.scores import Scores
 from alora.received import decode
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD, PAGE = ROOT / "benchmarks/results/accuracy_cpu.json", ROOT / "docs/accuracy.md"
+RECORD = ROOT / "benchmarks/results/accuracy_cpu.json"
 BEGIN, END = "<!-- tables: begin (scripts/accuracy_record.py) -->", "<!-- tables: end -->"
 KEPT_APART = ("prefix_cache", "prefix_cache_bytes", "threads")  # settings of training that no score depends on
-ARMS = {
-    "alora": "aLoRA",
-    "lora": "standard LoRA",
-    "probe": "linear probe",
-    "bag_of_words": "bag of words",
-    "prompt": "rule in the prompt",
-    "judge": "LLM judge",
-}
 RIVAL = "bag_of_words"
-FIGURES = {"auroc": "AUROC", "auprc": "AUPRC", "accuracy": "accuracy", "f1": "F1", "recall_at_1_fpr": "R@1 % FPR",
-           "recall_at_5_fpr": "R@5 % FPR", "ece": "ECE"}  # fmt: skip
 
 
 def main() -> int:
@@ -50,7 +40,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("comparison", nargs="*", type=Path, help="compare.json of a comparison, and of further ones")
     parser.add_argument("--record", type=Path, default=RECORD)
-    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--page", type=Path, help="write the tables into it")
     parser.add_argument("--check", action="store_true", help="compute the record's AUROCs again from its scores")
     arguments = parser.parse_args()
     if arguments.check:
@@ -62,10 +52,10 @@ def main() -> int:
         parser.error("give compare.json, or --check")
     found = joined(*(json.loads(file.read_text(encoding="utf-8")) for file in arguments.comparison))
     arguments.record.write_text(json.dumps(record(found), separators=(",", ":")) + "\n", encoding="utf-8")
-    page = arguments.page.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    arguments.page.write_text(f"{before}{BEGIN}\n\n{tables(found)}\n\n{END}{after}", encoding="utf-8")
+    if arguments.page:
+        before, rest = arguments.page.read_text(encoding="utf-8").split(BEGIN)
+        after = rest.split(END)[1]
+        arguments.page.write_text(f"{before}{BEGIN}\n\n{tables(found)}\n\n{END}{after}", encoding="utf-8")
     return 0
 
 
@@ -160,24 +150,24 @@ def tables(found: dict[str, Any]) -> str:
     """
     rank = found["settings"]["adapter"]["rank"]
     methods = {(m["arm"], m["policy"]): m for m in found["methods"] if m["rank"] in (None, rank)}
-    arms = [arm for arm in ARMS if (arm, None) in methods]
+    arms = [arm for arm in TITLES if (arm, None) in methods]
     policies = sorted({policy for _, policy in methods if policy})
-    overall = [[ARMS[arm], *(_cell(methods[arm, None], name) for name in FIGURES)] for arm in arms]
+    overall = [[TITLES[arm], *(_cell(methods[arm, None], name) for name in COLUMNS)] for arm in arms]
     gaps = {(g["second"][0], g["policy"]): g for g in found["gaps"] if {g["first"][1], g["second"][1]} <= {None, rank}}
     each = []
     for policy in policies:
         cells = [_auroc(methods.get((arm, policy))) for arm in arms]
         each.append([policy, _rows(methods, policy), *cells, *_gap(gaps.get((RIVAL, policy)))])
     each.append(["**mean**", "", *(_auroc(methods[arm, None]) for arm in arms), *_gap(gaps.get((RIVAL, None)))])
-    others = [[f"aLoRA - {ARMS[arm]}", *_gap(gaps.get((arm, None)))[:1]] for arm in arms if arm != "alora"]
+    others = [[f"aLoRA - {TITLES[arm]}", *_gap(gaps.get((arm, None)))[:1]] for arm in arms if arm != "alora"]
     return "\n\n".join(
         [
             "Mean of the policies, at operating points fitted on validation rows:",
-            table(["method", *FIGURES.values()], overall),
+            table(["method", *COLUMNS.values()], overall),
             f"Exact probabilities would show an ECE of {_least_ece(found):.3f} on rows as few as these.",
             "AUROC policy by policy, with the standard deviation over seeds; the gap is aLoRA minus bag of words on "
             "the same rows, with DeLong's p:",
-            table(["policy", "test rows", *(ARMS[arm] for arm in arms), "gap [95 %]", "p"], each),
+            table(["policy", "test rows", *(TITLES[arm] for arm in arms), "gap [95 %]", "p"], each),
             "The mean gap to every other method:",
             table(["methods", "AUROC gap [95 %]"], others),
             *_ranks(found),

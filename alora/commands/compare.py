@@ -1,4 +1,4 @@
-"""``alora compare``: aLoRA, LoRA, prompt, probe, bag of words and a judge on the same rows, seeds and budget."""
+"""``alora compare``: aLoRA, LoRA, encoder, prompt, probe, words and a judge on the same rows, seeds and budget."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace

@@ -22,7 +22,7 @@ ALL_LINEAR = "all-linear"  # as PEFT has it: every linear layer but the output l
 DTYPES = ("float32", "bfloat16", "float64")
 SCHEDULERS = ("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
               "inverse_sqrt")  # fmt: skip
-ARMS = ("alora", "alora_cleaned", "lora", "prompt", "judge", "probe", "bag_of_words")
+ARMS = ("alora", "alora_cleaned", "lora", "prompt", "judge", "encoder", "encoder_frozen", "probe", "bag_of_words")
 FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc", "auprc", "recall_at_1_fpr",
            "recall_at_5_fpr")  # fmt: skip
 WORKLOADS = ("grid", "warm", "conversation", "open_loop", "guard")
@@ -237,12 +237,13 @@ class CompareSettings:
         some=True,
         choices=ARMS,
     )
-    seeds: list[int] = setting([0, 1, 2], "of alora and lora", least=0, some=True, distinct=True)
+    seeds: list[int] = setting([0, 1, 2], "of alora, lora and encoder", least=0, some=True, distinct=True)
     ranks: list[int] = setting(
         [], "of alora and lora; empty: adapter.rank alone", least=1, most=MOST_RANK, distinct=True
     )
     alora_learning_rate: float | None = setting(None, "null: training.learning_rate", above=0)
     lora_learning_rate: float | None = setting(None, "the same; LoRA often needs a lower rate", above=0)
+    encoder: str = setting("minilm", "hub id or folder; minilm: all-MiniLM-L6-v2 from the package index")
     rows: int | None = setting(None, "rows of a policy at most, held-out included; null: all", least=1)
 
 

@@ -75,5 +75,5 @@ class ComparisonFolder(ClaimedFolder):
             for name in names:
                 kept[section].pop(name)
         kept["policy"].pop("file")  # its text is among the digests
-        own = ("alora_learning_rate", "lora_learning_rate", "rows")
+        own = ("alora_learning_rate", "lora_learning_rate", "encoder", "rows")
         return kept | {"compare": {name: settings["compare"][name] for name in own}}

@@ -26,10 +26,12 @@ TITLES = {
     "alora": "aLoRA",
     "alora_cleaned": "aLoRA, doubtful rows left out",
     "lora": "standard LoRA",
-    "prompt": "rule in the prompt",
-    "judge": "LLM judge",
+    "encoder": "encoder, fine-tuned",
+    "encoder_frozen": "encoder, frozen",
     "probe": "linear probe",
     "bag_of_words": "bag of words",
+    "prompt": "rule in the prompt",
+    "judge": "LLM judge",
 }
 
 

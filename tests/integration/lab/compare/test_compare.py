@@ -20,11 +20,18 @@ from alora.lab.compare.probe import STRENGTHS, fit_and_score, hidden_states
 from alora.lab.compare.task import MethodRun, Workbench, method_runs, read_task
 from alora.policy import read_policies
 from alora.prompt.render import Renderer
-from tests.integration.lab.compare.places import make_place, overrides, write_rows
+from tests.integration.lab.compare import places
+from tests.integration.lab.compare.places import make_place, write_rows
 from tests.unit.llm.endpoint import completion, endpoint, says
 
 WORDS = re.compile(r"message \d+ \d+ says")
-ARMS = ("alora", "lora", "prompt", "judge", "probe", "bag_of_words")
+ARMS = ("alora", "lora", "prompt", "judge", "encoder", "encoder_frozen", "probe", "bag_of_words")
+CHOSEN = f"compare.arms=[{','.join(ARMS)}]"
+
+
+def overrides(place, run, *more):
+    """Settings of a comparison on ``place``, whose base is the encoder as well."""
+    return places.overrides(place, run, f"compare.encoder={place / 'base'}", *more)
 
 
 def judge(number: int, body: dict) -> object:
@@ -54,7 +61,7 @@ def server():
 @pytest.fixture(scope="module")
 def compared(place, server):
     """A whole comparison, called again, which must ask the judge and train nothing."""
-    more = (f"judge.url={server.url}", "judge.model=m", "judge.input_price=2", "judge.output_price=10")
+    more = (f"judge.url={server.url}", "judge.model=m", "judge.input_price=2", "judge.output_price=10", CHOSEN)
     command = [
         "compare",
         *overrides(place, place / "run", *more, "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4"),
@@ -118,7 +125,7 @@ def test_the_battery_and_the_gaps_are_means_of_the_policies(compared):
     assert figures(found, "alora", None, 4)["figures"]["auroc"]["value"] == pytest.approx(np.mean(each))
     gaps = {(tuple(g["first"]), tuple(g["second"]), g["policy"]): g for g in found["gaps"]}
     assert {second for _, second, _ in gaps} == {
-        ("lora", 2), ("lora", 4), ("prompt", None), ("judge", None), ("probe", None), ("bag_of_words", None)
+        ("lora", 2), ("lora", 4), *((arm, None) for arm in ARMS[2:])
     }  # fmt: skip
     for rank in (2, 4):
         gap = gaps[("alora", rank), ("lora", rank), "red"]
@@ -150,7 +157,7 @@ def test_a_lost_unit_is_the_only_one_that_runs_again(compared, place, server, ca
     home = run / "arms/lora-rank2-seed1"
     before = {file: file.stat().st_mtime_ns for file in (run / "arms").rglob("red.json") if home not in file.parents}
     shutil.rmtree(home)
-    arguments = ("judge.model=m", "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4")
+    arguments = ("judge.model=m", "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4", CHOSEN)
     asked = len(server.bodies)
     assert main(["compare", *overrides(place, run, f"judge.url={server.url}", *arguments)]) == 0
     assert len(server.bodies) == asked
@@ -255,7 +262,7 @@ def test_labels_that_say_nothing_give_chance_and_no_difference(place, tmp_path):
     other = make_place(tmp_path / "place")
     for seed, name in enumerate(("train", "validation", "test")):
         write_rows(other / f"{name}.jsonl", 120, seed, shuffled=True)
-    arms = "compare.arms=[alora,lora,probe,bag_of_words]"
+    arms = "compare.arms=[alora,lora,encoder,encoder_frozen,probe,bag_of_words]"
     assert main(["compare", *overrides(other, tmp_path / "run", arms, "compare.seeds=[0]", "adapter.rank=2")]) == 0
     found = json.loads((tmp_path / "run/compare.json").read_text())
     for item in found["methods"]:

