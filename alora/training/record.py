@@ -1,12 +1,13 @@
 """``training.json``: how one policy was trained, for whatever uses its adapter."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from alora.errors import RunError
-from alora.received import CHANGED, DAMAGED, read_record, refused
+from alora.received import CHANGED, DAMAGED, decode, refused
+from alora.text import read_json
 from alora.training.track import Logits, Standing
 
 _PUT_BACK = "put the run's own file back, name a bundle of the run alone, or remove the file and train again"
@@ -34,8 +35,14 @@ class TrainingRecord:
 
 
 def read_training(file: Path) -> TrainingRecord:
-    """RunError where it cannot be read."""
-    return read_record(TrainingRecord, file, RunError, _PUT_BACK)
+    """RunError where it cannot be read; a key that this version does not know is left alone."""
+    content = read_json(file, RunError, _PUT_BACK)
+    try:
+        return decode(
+            TrainingRecord, {item.name: content[item.name] for item in fields(TrainingRecord) if item.name in content}
+        )
+    except TypeError as error:
+        raise refused(RunError, DAMAGED, f"{file} is damaged ({error}); {_PUT_BACK}") from error
 
 
 def read_out_of_fold(file: Path) -> Logits:
