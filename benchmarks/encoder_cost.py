@@ -6,7 +6,8 @@ Scoring is of one conversation of 256 tokens by all P policies. aLoRA computes t
 finds its KV ("behind the prefill", as in an engine that answers the chat with the same base). Training is forward and
 backward of one conversation labelled for all P policies, without the optimizer; the encoder takes its share of a batch
 of 16, and 100 aLoRAs take 12.5 runs of 8.
-The P encoders share their weights here, so their caches are warmer than P files' would be.
+The P encoders share their weights here, so their caches are warmer than P files' would be; the weights are in
+float32, and autocast rounds them to bfloat16 in every pass.
 """
 
 import argparse
@@ -62,7 +63,6 @@ def of_encoder(dtype: torch.dtype) -> dict[str, Any]:
             encoder.outputs([text])
 
     step = seconds(train) / BATCH
-    encoder.body.to(dtype)  # as it is served; it learns with weights in float32
     size = sum(parameter.nbytes for parameter in encoder.body.parameters())
     return {
         str(policies): {
