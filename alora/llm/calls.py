@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import httpx2
-
 from alora.config.schema import GenerateSettings, JudgeSettings
 from alora.errors import ConfigError
 from alora.llm.answers import Answers
@@ -51,7 +49,6 @@ class Calls(JudgeClient):
         self._answers = Answers(file, lambda kept: (decode(str | None, kept["text"]), JudgeUsage(**kept["usage"])))
         self._before = self._answers.usage
         self._begun = self._before.requests
-        self._here = threading.local()  # spent: by the question that this thread asks
         self._asking: dict[str, threading.Lock] = {}  # by key: what two threads ask at once is asked once
         self._stopped = False
 
@@ -78,24 +75,18 @@ class Calls(JudgeClient):
             return self._ask(key, request, read, options) if known is None else Reply(read(known[0]), key, known[1])
 
     def _ask(
-        self,
-        key: str,
-        request: Sequence[dict[str, str]],
-        read: Callable[[str | None], Said | None],
+        self, key: str, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None],
         options: Mapping[str, Any],
-    ) -> Reply[Said]:
-        heard: list[str | None] = []
+    ) -> Reply[Said]:  # fmt: skip
+        heard, spent, answer = list[str | None](), JudgeUsage(), NoAnswer.FAILED
 
         def keep(text: str | None) -> Said | None:
             heard.append(text)
             return read(text)
 
-        self._here.spent = JudgeUsage()
-        answer = NoAnswer.FAILED
         try:
-            answer = self.complete(request, keep, **options)
+            answer = self.complete(request, keep, spent, **options)
         finally:
-            spent: JudgeUsage = self._here.spent
             if answer not in _ASK_AGAIN:
                 text = heard[-1] if heard else None
                 self._answers.add(key, (text, spent), text=text, usage=asdict(spent))
@@ -109,11 +100,7 @@ class Calls(JudgeClient):
             )
         return Reply(None if isinstance(answer, NoAnswer) else answer, key, spent, answer in _ASK_AGAIN)
 
-    def _count(self, **more: int) -> None:
-        super()._count(**more)
-        self._here.spent += JudgeUsage(**more)
-
-    def _send(self, body: Mapping[str, Any]) -> httpx2.Response | None:
+    def _gate(self) -> None:
         with self._lock:
             if self._stopped:
                 raise BudgetSpent("stopped")
@@ -123,4 +110,3 @@ class Calls(JudgeClient):
             if most_cost is not None and self.cost >= most_cost:
                 raise BudgetSpent(f"generate.max_cost={most_cost:g}")
             self._begun += 1
-        return super()._send(body)

@@ -15,7 +15,6 @@ import httpx2
 
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import key_in, redacted
-from alora.config.setting import is_server
 from alora.data.conversation import Conversation
 from alora.errors import ConfigError, RunError
 from alora.llm.judge_prompt import Answer, messages, read_answer
@@ -78,13 +77,8 @@ class JudgeClient:
 
     def __init__(self, settings: JudgeSettings, pause: float = 1.0) -> None:
         self._settings, self._pause = settings, pause
-        url = str(settings.url)
-        self.named = f"judge.url={redacted(url)}"  # as messages name it
-        if not is_server(url):
-            raise ConfigError(
-                f"judge.url={redacted(url)!r} cannot be used; give http://HOST:PORT/v1 or https://HOST/v1"
-            )
-        self._url, self._key = f"{url.rstrip('/')}/chat/completions", key_in(settings.api_key_env)
+        self.named = f"judge.url={redacted(str(settings.url))}"  # as messages name it
+        self._url, self._key = f"{str(settings.url).rstrip('/')}/chat/completions", key_in(settings.api_key_env)
         headers = {"Content-Type": "application/json"}
         headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx2.Limits(max_connections=settings.concurrency, keepalive_expiry=KEPT)
@@ -96,14 +90,11 @@ class JudgeClient:
         self.usage = JudgeUsage()
         self.refusal = ""
 
-    def close(self) -> None:
-        self._http.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._http.close()
 
     def ask(self, policy: Policy, conversation: Conversation) -> Answer | NoAnswer:
         """The judge's answer, or why there is none; see :meth:`complete`."""
@@ -111,74 +102,78 @@ class JudgeClient:
         return self.complete(request, lambda text: read_answer(text, policy))
 
     def complete(
-        self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None], **options: Any
-    ) -> Said | NoAnswer:
+        self, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None],
+        spent: JudgeUsage | None = None, **options: Any,
+    ) -> Said | NoAnswer:  # fmt: skip
         """The model's answer to ``request`` as ``read`` returns it, or why there is none after all tries; ``refusal``
-        says what went wrong last. ``options`` of the request go before the judge's own.
+        says what went wrong last. What it takes is added to ``spent``. ``options`` go before the judge's own.
 
         Raises:
             ConfigError: the endpoint takes no such request at all.
             RunError: too many requests in a row had no answer.
         """
-        wanted = {"temperature": 0.0, "max_tokens": self._settings.max_tokens} | options
-        attempt = 0
-        while True:
-            sent = {name: value for name, value in wanted.items() if name not in self._refused}
-            answer, wait = self._send({"model": self._settings.model, "messages": list(request), **sent}), 0.0
-            if answer is not None and answer.status_code != 200:
-                words = hidden(answer.text, self._key)[:MOST_WORDS]
-                if self._dropped_option(answer.status_code, words, sent):
-                    continue  # no try of its own: there are two options to lose
-                self._stop(answer, words, sent.get("model") or self._settings.model)
-                self.refusal = f"HTTP {answer.status_code}: {words[:300]}"
-                if answer.status_code in (400, 413, 422):
+        spent = JudgeUsage() if spent is None else spent
+        body = {"model": self._settings.model, "messages": list(request), "temperature": 0.0,
+                "max_tokens": self._settings.max_tokens} | options  # fmt: skip
+        why = NoAnswer.FAILED
+        for attempt in range(self._settings.retries + 1):
+            reply, why, wait = self._post(body, spent), NoAnswer.FAILED, 0.0
+            if reply is not None and reply.status_code == 200:
+                said = self._read(reply, read, spent)
+                if not isinstance(said, NoAnswer):
+                    self.answered()
+                    return said
+                why = said
+            elif reply is not None:
+                words = self._words(reply)
+                self._stop(reply, words, body["model"])
+                self.refusal = f"HTTP {reply.status_code}: {words[:300]}"
+                if reply.status_code in (400, 413, 422):
                     return self._wear(NoAnswer.FILTERED if _FILTER.search(words) else NoAnswer.REFUSED)
-                wait = wait_of(answer.headers.get("retry-after"))
-            why, said = self._read(answer, read)
-            if why is None and said is not None:
-                self.answered()
-                return said
-            # At temperature 0 it says the same again.
+                wait = wait_of(reply.headers.get("retry-after"))
+            # An answer that cannot be read is asked for once more: at temperature 0 it says the same again.
             if attempt >= (min(1, self._settings.retries) if why is NoAnswer.UNREADABLE else self._settings.retries):
-                return self._wear(why or NoAnswer.FAILED)
-            time.sleep(self._pause_before(attempt, wait))
-            attempt += 1
+                break
+            grown = self._pause * 2**attempt * (1 + random.random() / 4)  # apart: threads do not come back at once
+            time.sleep(min(LONGEST_PAUSE, max(grown, wait)))
+        return self._wear(why)
 
     def answered(self) -> None:
         """An answer is there, of this call or an earlier one: the endpoint can give some."""
         self._answered, self._in_a_row = True, 0
 
-    def _send(self, body: Mapping[str, Any]) -> httpx2.Response | None:
-        self._count(requests=1)
-        try:
-            answer = self._http.post(self._url, content=json.dumps(body))
-        except httpx2.HTTPError:
-            answer = None
-        if answer is None or answer.status_code != 200:
-            self._count(failed_requests=1)
-        return answer
+    def _post(self, body: Mapping[str, Any], spent: JudgeUsage) -> httpx2.Response | None:
+        """The reply to a request, without the settings that the model refuses by name; None where none came."""
+        while True:
+            sent = {name: value for name, value in body.items() if name not in self._refused}
+            self._gate()
+            self._count(spent, requests=1)
+            try:
+                reply = self._http.post(self._url, content=json.dumps(sent))
+            except httpx2.HTTPError:
+                reply = None
+            if reply is None or reply.status_code != 200:
+                self._count(spent, failed_requests=1)
+            if reply is None or not self._dropped_option(reply, sent):
+                return reply
+
+    def _gate(self) -> None:
+        """Whether one more request may be sent: an error where it may not."""
 
     def _read(
-        self, answer: httpx2.Response | None, read: Callable[[str | None], Said | None]
-    ) -> tuple[NoAnswer | None, Said | None]:
-        """What ``read`` makes of an answer, or why there is nothing."""
-        if answer is None or answer.status_code != 200:
-            return NoAnswer.FAILED, None
+        self, reply: httpx2.Response, read: Callable[[str | None], Said | None], spent: JudgeUsage
+    ) -> Said | NoAnswer:
         try:
-            reply = answer.json()
-            content = reply["choices"][0]["message"]["content"]
-        except (ValueError, TypeError, LookupError):  # cut JSON, HTML, missing choices
-            self._count(failed_requests=1)
+            content = reply.json()
+            text, usage = content["choices"][0]["message"]["content"], content.get("usage") or {}
+            counts = {name: int(usage.get(f"{part}_tokens") or 0) for name, part in _COUNTED.items()}
+        except (ValueError, TypeError, LookupError, AttributeError):  # cut JSON, HTML, missing choices
+            self._count(spent, failed_requests=1)
             self.refusal = "HTTP 200: no chat completion; an endpoint's URL ends in its version (/v1), as a rule"
-            return NoAnswer.FAILED, None
-        usage = reply.get("usage") if isinstance(reply.get("usage"), dict) else {}
-        spent = {name: _tokens(usage.get(f"{part}_tokens")) for name, part in _COUNTED.items()}
-        self._count(**spent)
-        said = read(content if isinstance(content, str) else None)
-        if said is None:
-            self._count(unreadable_answers=1)
-            return NoAnswer.UNREADABLE, None
-        return None, said
+            return NoAnswer.FAILED
+        said = read(text if isinstance(text, str) else None)
+        self._count(spent, unreadable_answers=int(said is None), **counts)
+        return NoAnswer.UNREADABLE if said is None else said
 
     def _wear(self, why: NoAnswer) -> NoAnswer:
         """``why``, or the end after too many in a row: the endpoint is at fault then, not the requests.
@@ -201,16 +196,19 @@ class JudgeClient:
             "same command again: what was answered is kept"
         )
 
-    def _dropped_option(self, status: int, words: str, sent: Mapping[str, Any]) -> bool:
+    def _dropped_option(self, reply: httpx2.Response, sent: Mapping[str, Any]) -> bool:
         """Leave out a setting that the model does not accept; True when the request has changed and should be sent
         again. Compare with what this request sent: another thread may have dropped the setting since."""
-        if status not in (400, 422):
+        if reply.status_code not in (400, 422):
             return False
+        words = self._words(reply)
         named = next((name for name in _OPTIONAL if name in sent and _not_taken(name, words)), None)
         with self._lock:
-            if named is not None:
-                self._refused.add(named)
+            self._refused |= {named} if named else set()
             return not self._refused.isdisjoint(sent)
+
+    def _words(self, reply: httpx2.Response) -> str:
+        return hidden(reply.text, self._key)[:MOST_WORDS]
 
     def _stop(self, answer: httpx2.Response, words: str, model: str | None) -> None:
         status, variable = answer.status_code, self._settings.api_key_env
@@ -229,24 +227,14 @@ class JudgeClient:
         if status in remedies:
             raise ConfigError(f"{self.named}: HTTP {status}, {remedies[status]}")
 
-    def _pause_before(self, attempt: int, asked: float) -> float:
-        grown = self._pause * 2**attempt * (1 + random.random() / 4)  # apart, so that threads do not come back at once
-        return min(LONGEST_PAUSE, max(grown, asked))
-
-    def _count(self, **more: int) -> None:
+    def _count(self, spent: JudgeUsage, **more: int) -> None:
         with self._lock:
-            self.usage += JudgeUsage(**more)
+            for name, count in more.items():
+                for usage in (self.usage, spent):
+                    setattr(usage, name, getattr(usage, name) + count)
 
 
 def _not_taken(name: str, words: str) -> bool:
     """Whether an error says that the model does not accept a setting; errors about length name settings, too."""
     near = rf"{_NOT_TAKEN}.{{0,60}}\b{name}\b|\b{name}\b.{{0,60}}{_NOT_TAKEN}"
     return re.search(near, words, re.IGNORECASE) is not None and not _TOO_LONG.search(words)
-
-
-def _tokens(value: Any) -> int:
-    """A count of tokens as endpoints give it: a number, digits, or nothing (0)."""
-    try:
-        return max(0, int(float(value)))
-    except (TypeError, ValueError, OverflowError):
-        return 0

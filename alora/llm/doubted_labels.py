@@ -1,5 +1,6 @@
 """``alora check data.noise=true``: training rows whose label looks wrong to the words of other rows, or to a judge."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from alora.config.schema import JudgeSettings
 from alora.config.secrets import in_the_clear
 from alora.data.check import Rows
 from alora.data.findings import WARNING, Finding
+from alora.errors import ConfigError
 from alora.evaluation.noise import WORDS_KNOW, Doubt, doubtful_labels, doubts_of
-from alora.llm.judge import disagreements
+from alora.llm.judge import SURE, ask, require_settings
 from alora.policy import Policy
 from alora.text import note
 from alora.training.layout import POLICIES, PREDICTIONS
@@ -51,21 +53,32 @@ def of_words(policy: Policy, rows: Rows) -> list[Finding]:
 
 def of_judge(policy: Policy, rows: Rows, settings: JudgeSettings) -> list[Finding]:
     """Labels that are not the judge's, and first a warning where it answered little, or knows little."""
+    require_settings(settings)
+    if not policy.rule.strip():
+        raise ConfigError(f"policy {policy.id!r} has no rule to judge by; give it one")
     if remark := in_the_clear(str(settings.url)):
         note(remark)
-    answers = cache_folder("judge") / f"{policy.id}.jsonl"  # digests and labels, so that none is paid for twice
-    second = disagreements(policy, rows, settings, answers)
-    silent, warnings = second.asked - second.answered, []
-    if silent > SILENT * second.asked:
-        text = (f"the judge gave no readable answer for {silent} of {second.asked} rows, so it doubts none of their "
+    mine = [row for row in rows if policy.id in row.labels]
+    note(f"asking {settings.model} about {len(mine)} rows of {policy.id}; answers that are in the cache cost nothing")
+    cache = cache_folder("judge") / f"{policy.id}.jsonl"  # digests and labels, so that none is paid for twice
+    given, doubts, labels = ask(policy, {"train": mine}, cache, settings)[0]["train"], list[Doubt](), Counter[str]()
+    for index, answer in sorted(given.items()):
+        own, said = mine[index].labels[policy.id], policy.labels[answer.label_id]
+        labels[own] += 1
+        if said != own:
+            doubts.append(Doubt(mine[index], own, said, SURE if answer.confidence is None else answer.confidence))
+    doubts.sort(key=lambda doubt: -doubt.probability)
+    silent, agreed, warnings = len(mine) - len(given), len(given) - len(doubts), []
+    if silent > SILENT * len(mine):
+        text = (f"the judge gave no readable answer for {silent} of {len(mine)} rows, so it doubts none of their "
                 "labels; raise judge.max_tokens if it thinks before it answers, or ask another model")  # fmt: skip
         warnings.append(_unsure(policy, "JUDGE_UNREADABLE", text))
-    if second.doubts and (agreed := second.answered - len(second.doubts)) <= second.commonest:
-        text = (f"the judge agrees with {agreed} of {second.answered} labels, and one label for all rows would with "
-                f"{second.commonest}; so many of these {len(second.doubts)} labels may be right; read the first ones, "
-                "or ask another model")  # fmt: skip
+    if doubts and agreed <= (commonest := max(labels.values())):
+        text = (f"the judge agrees with {agreed} of {len(given)} labels, and one label for all rows would with "
+                f"{commonest}; so many of these {len(doubts)} labels may be right; read the first ones, or ask another "
+                "model")  # fmt: skip
         warnings.append(_unsure(policy, "JUDGE_UNSURE", text))
-    return [*warnings, *_as_findings(policy, second.doubts, "JUDGE_DISAGREES", "the judge says")]
+    return [*warnings, *_as_findings(policy, doubts, "JUDGE_DISAGREES", "the judge says")]
 
 
 def _unsure(policy: Policy, code: str, text: str) -> Finding:

@@ -1,10 +1,10 @@
 """Rows to drop before training: leaks, copies, test rows; and whether counting words solves the rest."""
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold
 
@@ -50,24 +50,21 @@ def near_duplicates(
     Two texts are near-duplicates when they share at least ``similarity`` of their word triples (Jaccard, exact). The
     two sides of a minimal pair are alike on purpose, so only rows of other groups count; of two copies the first stays.
     """
-    texts = [_triples(row) for row in (*against, *rows)]
-    names = [row.id for row in (*against, *rows)]
+    if not rows:
+        return {}
+    rows = [*against, *rows]
     owners = [""] * len(against) + [*groups]
-    common = Counter(triple for triples in texts for triple in triples)
-    holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    copies: dict[int, str] = {}
-    for index, triples in enumerate(texts):
-        # Two sets that share enough share one of so many of their rarest members: the others need no look.
-        rarest = sorted(triples, key=lambda triple: (common[triple], triple))
-        rarest = rarest[: len(triples) - int(similarity * len(triples)) + 1]
-        likely = sorted({other for triple in rarest for other in holders[triple] if owners[other] != owners[index]})
-        copied = (o for o in likely if len(triples & texts[o]) >= similarity * len(triples | texts[o]))
-        if (copy := next(copied, None)) is not None:
-            copies[index - len(against)] = names[copy]
-        else:
-            for triple in rarest:
-                holders[triple].append(index)
-    return copies
+    has_NT = CountVectorizer(analyzer=_triples, dtype=np.int64).fit_transform(rows).tocsr()
+    shared_NN, sizes_N = (has_NT @ has_NT.T).tocsr(), has_NT.getnnz(axis=1)
+    copies: dict[int, int] = {}
+    for row in range(len(against), len(rows)):
+        likely = slice(*shared_NN.indptr[row : row + 2])
+        for other, shared in sorted(zip(shared_NN.indices[likely], shared_NN.data[likely], strict=True)):
+            kept = other < row and other not in copies and owners[other] != owners[row]
+            if kept and shared >= similarity * (sizes_N[row] + sizes_N[other] - shared):
+                copies[row] = int(other)
+                break
+    return {row - len(against): rows[other].id for row, other in copies.items()}
 
 
 def words_auroc(policy: Policy, rows: Sequence[LabelledConversation], groups: Sequence[str]) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from alora.data.check import LEAST_POSITIVES
 from alora.data.findings import ERROR, WARNING, Finding
-from alora.evaluation.html import in_markdown
+from alora.evaluation.html import in_markdown, markdown_table
 from alora.llm.minimal_pairs import Case
 from alora.policy import Policy
 
@@ -133,13 +133,11 @@ class Quality:
 
 def markdown(quality: Quality, spent: dict[str, Any]) -> str:
     """The report as a page; the policy and the model's name are untrusted text."""
-    lines = [f"# Rows for {in_markdown(quality.policy.title)}", "", "| | |", "|---|---|"]
-    lines += [
-        f"| {name.replace('_', ' ')} | {in_markdown(_cell(value))} |"
-        for name, value in (quality.as_dict() | spent).items()
-    ]
-    lines += ["", *(f"- **{finding.severity}** {in_markdown(str(finding))}" for finding in quality.findings())]
-    return "\n".join(lines) + "\n"
+    figures = quality.as_dict() | spent
+    rows = [(name.replace("_", " "), in_markdown(_cell(value))) for name, value in figures.items()]
+    findings = "\n".join(f"- **{one.severity}** {in_markdown(str(one))}" for one in quality.findings())
+    title = f"# Rows for {in_markdown(quality.policy.title)}"
+    return "\n\n".join((title, markdown_table(("", ""), rows), findings)).rstrip() + "\n"
 
 
 def _cell(value: Any) -> str:

