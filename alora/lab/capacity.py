@@ -7,6 +7,8 @@ with whole last layers: engines trim nothing.
 """
 
 import math
+import sys
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -204,12 +206,8 @@ def _enough(least: int, settings: PlanSettings, turns: Sequence[float]) -> tuple
     def p95(gpus: int) -> float:
         return wait_p95(settings.rate / gpus, turns) + turns[-1]
 
-    too_few, gpus = least - 1, least
-    while p95(gpus) > settings.target_ms / 1000:
-        too_few, gpus = gpus, 2 * gpus
-    while gpus - too_few > 1:
-        middle = (too_few + gpus) // 2
-        too_few, gpus = (too_few, middle) if p95(middle) <= settings.target_ms / 1000 else (middle, gpus)
+    counts = range(least, sys.maxsize)
+    gpus = counts[bisect_left(counts, True, key=lambda count: p95(count) <= settings.target_ms / 1000)]
     return gpus, p95(gpus)
 
 

@@ -5,6 +5,7 @@ from statistics import median
 
 import numpy as np
 
+from alora.evaluation.html import markdown_table
 from alora.lab.bench.intervals import Measured
 from alora.lab.bench.record import LoadRecord, OfferedRate, Record
 from alora.lab.bench.trials import AA, FULL_SEQUENCE, WHAT, Agreement, Cell, Ratio
@@ -30,11 +31,10 @@ def markdown(record: Record) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """In Markdown; a column without a figure is left out."""
+    """A column without a figure is left out."""
     rows = list(rows)
     used = [at for at in range(len(heads)) if not rows or any(row[at] != "-" for row in rows)]
-    lines = [[heads[at] for at in used], ["---"] * len(used), *([row[at] for at in used] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown_table([heads[at] for at in used], ([row[at] for at in used] for row in rows))
 
 
 def brief(figure: Measured | None, digits: int = 0) -> str:

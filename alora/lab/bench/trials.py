@@ -11,12 +11,7 @@ import numpy as np
 from alora.lab.bench.intervals import Measured, median_interval
 
 AA = "aa"  # ours once more, under another name: the A/A run
-FULL_SEQUENCE = (
-    "peft",
-    "peft_batch",
-    "peft_lora",
-    "peft_lora_batch",
-)  # ours is held against the fastest
+FULL_SEQUENCE = ("peft", "peft_batch", "peft_lora", "peft_lora_batch")  # ours is compared with the fastest
 ORDER = ("guard", "lora", "alora", "base", "reader", "packed", *FULL_SEQUENCE, "trainer", "trl", AA)  # of columns
 WHAT = {
     "guard": "one POST /v1/guard for all policies; the others are then asked over HTTP, too",
