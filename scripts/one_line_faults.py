@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
         Fault("guard/core.py", "self._held.subtract(names)", "self._held.clear()"),
     ),
     "verdict": (
-        Fault("verdict.py", "if probabilities[0] < calibration.threshold:", "if probabilities[0] <= calibration.threshold:"),
+        Fault("verdict.py", "if probabilities[0] < point.threshold:", "if probabilities[0] <= point.threshold:"),
         Fault("verdict.py", "- top) / temperature + bias)", "- top + bias) / temperature)"),
         Fault("evaluation/calibration.py", "costs[0] / sum(costs)", "costs[1] / sum(costs)"),
     ),

@@ -165,7 +165,8 @@ def _drift(
     settings: FleetSettings,
 ) -> PolicyChange:
     name, own_N = member.policy.id, member.labelled(rows)
-    same = (member.digest, member.point.calibration) == (old.digest, old.point.calibration)
+    mine, theirs = ((one.digest, one.point.temperature, one.point.threshold, one.point.bias) for one in (member, old))
+    same = mine == theirs
     state = "unchanged" if same else "changed"
     if not own_N.any():
         return PolicyChange(name, state, regressed=() if same else ("no row is labelled for it",))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.feature_extraction.text import CountVectorizer
@@ -54,7 +55,8 @@ def near_duplicates(
         return {}
     rows = [*against, *rows]
     owners = [""] * len(against) + [*groups]
-    has_NT = CountVectorizer(analyzer=_triples, dtype=np.int64).fit_transform(rows).tocsr()
+    counted: Any = CountVectorizer(analyzer=_triples, dtype=np.int64)  # pyright: ignore[reportArgumentType]
+    has_NT = counted.fit_transform(rows).tocsr()
     shared_NN, sizes_N = (has_NT @ has_NT.T).tocsr(), has_NT.getnnz(axis=1)
     copies: dict[int, int] = {}
     for row in range(len(against), len(rows)):

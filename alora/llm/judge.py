@@ -56,8 +56,8 @@ def ask(
                 keys = [_key(policy, row, settings) for row in rows]
                 order = sorted(range(len(rows)), key=keys.__getitem__)  # files are sorted by label: mix them
                 answers = pool.map(ask_row, sorted(keys), [rows[index] for index in order])
-                about = {"desc": f"asking about {policy.id}", "total": len(rows), "unit": "row"}
-                with tqdm(answers, **about, disable=len(rows) < 2) as bar:
+                title, count = f"asking about {policy.id}", len(rows)
+                with tqdm(answers, desc=title, total=count, unit="row", disable=count < 2) as bar:
                     for index, answer in zip(order, bar, strict=True):
                         if isinstance(answer, Answer):
                             given[name][index] = answer

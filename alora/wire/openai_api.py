@@ -139,7 +139,7 @@ class Choice(DecisionQuestion):
         known: dict[str | bool, Sequence[str]] = {label: [label] for label in of_policy}
         for meant in (known, {True: [positive], False: rest}):
             if len(values) == len(meant) and set(values) == meant.keys():
-                return {value: meant[value] for value in values}
+                return {value: meant[value] for value in values}  # pyright: ignore[reportArgumentType]
         return None
 
 

@@ -98,5 +98,5 @@ def test_a_responses_texts_are_looked_up_and_not_compared_with_every_part():
     asked = GenericGuardrailRequest.model_construct(
         texts=texts, structured_messages=[{"role": "assistant", "content": said}], input_type="response"
     )
-    assert [message["content"] for message in asked.conversation[1:]] == texts[:7] + texts[8:]
+    assert [choice[-1]["content"] for choice in asked.conversations[1:]] == texts[:7] + texts[8:]
     assert Compared.times < 500
