@@ -99,13 +99,10 @@ def _remembered(file: Path, _state: tuple[int, ...]) -> str:
 
 
 def read_record(kind: type[_Kind], file: Path, refusal: type[AloraError], remedy: str, **version: int) -> _Kind:
-    """The object in a JSON file as the dataclass ``kind``: one of its fields is its ``version``, and one may be its
-    :data:`SEAL`."""
+    """The object in a JSON file as the dataclass ``kind``, one of whose fields is its ``version``."""
     content = read_json(file, refusal, remedy)
     for name, known in version.items():
         require_version(content, file, refusal, remedy, name, known)
-    if SEAL in getattr(kind, "__dataclass_fields__", ()):
-        require_sealed(content, file, refusal, remedy)
     try:
         return decode(kind, content)
     except TypeError as error:

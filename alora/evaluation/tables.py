@@ -1,7 +1,7 @@
 """Compute an evaluation from predictions; format it as table rows; write and read ``evaluation.json``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,11 @@ from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
 from alora.evaluation.resampling import Flags, Floats
 from alora.policy import Policy
-from alora.received import read_record
-from alora.text import content_digest
+from alora.received import DAMAGED, decode, refused, require_sealed, require_version
+from alora.text import content_digest, read_json
 from alora.verdict import OperatingPoint
 
+_REMEDY = "run `alora evaluate` again"
 HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")
 _TITLES = {
     "balanced_accuracy": "balanced accuracy",
@@ -113,16 +114,6 @@ def describe_operating_point(point: OperatingPoint) -> str:
     return f"{text}, {fitted}: {goal} on {point.rows} held-out rows{where}"
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """``evaluation.json``: the figures, the warnings that follow from them, and a digest of all that."""
-
-    schema_version: int
-    evaluations: tuple[Evaluation, ...]
-    findings: tuple[Finding, ...] = ()
-    sha256: str = ""
-
-
 def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
     """Write ``evaluation.json`` whole or not at all; RunError when it cannot be written."""
     findings = [asdict(finding) for finding in doubts(evaluations)]
@@ -135,7 +126,14 @@ def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
 
 def read_evaluations(file: Path) -> list[Evaluation]:
     """Read ``evaluation.json`` back; RunError when it is missing, damaged, changed or of another version of alora."""
-    return list(read_record(_Stored, file, RunError, "run `alora evaluate` again", schema_version=1).evaluations)
+    content = read_json(file, RunError, _REMEDY)
+    require_version(content, file, RunError, _REMEDY, "schema_version", 1)
+    require_sealed(content, file, RunError, _REMEDY)
+    try:
+        decode(tuple[Finding, ...], content.get("findings", []), "findings")
+        return list(decode(tuple[Evaluation, ...], content.get("evaluations"), "evaluations"))
+    except TypeError as error:
+        raise refused(RunError, DAMAGED, f"{file} is damaged ({error}); {_REMEDY}") from error
 
 
 def require_labels(file: Path, evaluation: Evaluation, policy: Policy) -> None:
