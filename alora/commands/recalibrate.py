@@ -177,12 +177,13 @@ def _refit(
     policies, suffixes = [bundle.policy for bundle in bundles], [bundle.suffix for bundle in bundles]
     renderer = bundles[0].renderer(base)
     require_room(base.model, renderer, rows, {bundle.policy.id: bundle.suffix for bundle in bundles}, IN_ARTIFACT)
+    most = recipe.scoring.max_tokens
     if recipe.scorer == "vllm":
         engine = Engine.of(bundles, base, base_location(settings))
-        answers = predict(engine, renderer, policies, suffixes, rows)
+        answers = predict(engine, renderer, policies, suffixes, rows, max_tokens=most)
     else:
         with Scorer(base, [bundle.weights for bundle in bundles]) as scorer:
-            answers = predict(scorer, renderer, policies, suffixes, rows)
+            answers = predict(scorer, renderer, policies, suffixes, rows, max_tokens=most)
     found = []
     for bundle, predictions in zip(bundles, answers, strict=True):
         if (name := bundle.policy.id) in folded:

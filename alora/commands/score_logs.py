@@ -40,6 +40,7 @@ def score_logs(recipe: Recipe, source: str, output: Path) -> int:
         **verdicts,
         "engine": redacted(recipe.scorer),
         "shard_rows": recipe.logs.shard_rows,
+        "max_tokens": recipe.scoring.max_tokens,
         "alora": __version__,
     }
     folder = VerdictFolder(output, job)
