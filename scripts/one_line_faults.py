@@ -41,9 +41,12 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
         Fault("prefix/own_suffix.py", "queries.pad_with_zeros(do), queries", "queries.pad(do), queries"),
         Fault("prefix/plan.py", "range(start, start + len(pair.suffix_ids))", "range(start + 1, start + 1 + len(pair.suffix_ids))"),
         Fault("prefix/plan.py", "last.append(len(ids) - 1)", "last.append(len(ids) - 2)"),
+        Fault("prefix/plan.py", "torch.tensor(sizes, device=device).cumsum(0) - 1", "torch.tensor(sizes, device=device).cumsum(0) - 1 - (torch.tensor(sizes) > 12).long()"),
         Fault("prefix/packed.py", "return hidden_nD[back]", "return hidden_nD"),
+        Fault("prefix/packed.py", "torch.tensor(last, device=device)", "torch.tensor([row - (len(pair.suffix_ids) > 12) for row, pair in zip(last, packed)], device=device)"),
         Fault("prefix/side_by_side.py", "(length_n1 - 1 if last_only else own_nS)", "(length_n1 - 2 if last_only else own_nS)"),
         Fault("prefix/store.py", "self._group_of[ids] for ids in missing", "(ids,) for ids in missing"),
+        Fault("prefix/store.py", "self._kept.get(ids) for ids in wanted", "next((kv for kept, kv in self._kept.items() if (len(kept), kept[:4]) == (len(ids), ids[:4])), None) for ids in wanted"),
         Fault("prefix/last_layer.py", "self._bank.exchange(opened.outside)", "self._bank.exchange(None)"),
     ),
     "adapter": (

@@ -17,9 +17,10 @@ from alora.base.location import base_location
 from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
 from alora.base.stored import fingerprint_base
 from alora.base.weight_files import weight_files
-from alora.config.environment import debugging
+from alora.config.environment import cpu_flags, debugging
 from alora.config.schema import BaseSettings
 from alora.errors import AloraError, BaseError
+from alora.text import note
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     tokenizer = load_tokenizer(settings, progress)
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, device)
+    _note_emulation(dtype, device)
     options = load_options(settings)
     quantized = settings.quantization == NF4
     random = settings.weights == "random"
@@ -167,6 +169,15 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return getattr(torch, name)
+
+
+def _note_emulation(dtype: torch.dtype, device: torch.device) -> None:
+    """Say that a base in bfloat16 will be slow on a processor that names no instruction for it."""
+    if dtype is torch.bfloat16 and device.type == "cpu" and not {"avx512_bf16", "amx_bf16", "bf16"} & {*cpu_flags()}:
+        note(
+            "base.dtype=bfloat16: this processor has no instructions for it (AVX512-BF16, AMX), so the base will be "
+            "several times slower than with base.dtype=float32"
+        )
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

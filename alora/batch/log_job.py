@@ -39,6 +39,7 @@ def score_log(recipe: Recipe, source: str, output: Path) -> Mapping[str, Any]:
         **verdicts,
         "engine": redacted(recipe.scorer),
         "shard_rows": recipe.logs.shard_rows,
+        "max_tokens": recipe.scoring.max_tokens,
         "alora": __version__,
     }
     folder = VerdictFolder(output, job)

@@ -99,4 +99,5 @@ def scorer_of(recipe: Recipe) -> Battery | GuardScorer:
     here = "vllm" if recipe.scorer == "vllm" else "packed"
     if here == "vllm":
         note("loading the base, then starting vLLM in this process: a minute or more without a word until it can score")
-    return load(named_artifacts(recipe), base=recipe.base, scorer=here, policies=recipe.policies)
+    asked, most = named_artifacts(recipe), recipe.scoring.max_tokens
+    return load(asked, base=recipe.base, scorer=here, policies=recipe.policies, max_tokens=most)

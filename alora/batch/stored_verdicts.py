@@ -56,6 +56,7 @@ class _Job:
     time: str | None = None
     reading: _Reading | None = None
     engine: str = ""
+    max_tokens: int | None = None
     base: dict[str, Any] = field(default_factory=dict)
     alora: str = ""
 

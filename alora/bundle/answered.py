@@ -11,14 +11,17 @@ from alora.prefix.scorer import Scorer
 
 
 def answers_of(
-    bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[LabelledConversation], scorer: LabelScorer | None = None
+    bundles: Sequence[Bundle],
+    base: LoadedBase,
+    rows: Sequence[LabelledConversation],
+    max_tokens: int,
+    scorer: LabelScorer | None = None,
 ) -> list[Predictions]:
-    """What each bundle answers to the rows that are labelled for it, one pass a row; packed, where no ``scorer`` is
-    given."""
+    """What each bundle answers to the rows that are labelled for it; packed, where no ``scorer`` is given."""
     renderer, suffixes = bundles[0].renderer(base), {bundle.policy.id: bundle.suffix for bundle in bundles}
     require_room(base.model, renderer, rows, suffixes, IN_ARTIFACT)
     policies = [bundle.policy for bundle in bundles]
     if scorer is not None:
-        return predict(scorer, renderer, policies, list(suffixes.values()), rows)
+        return predict(scorer, renderer, policies, list(suffixes.values()), rows, max_tokens=max_tokens)
     with Scorer(base, [bundle.weights for bundle in bundles]) as packed:
-        return predict(packed, renderer, policies, list(suffixes.values()), rows)
+        return predict(packed, renderer, policies, list(suffixes.values()), rows, max_tokens=max_tokens)

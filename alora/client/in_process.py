@@ -18,7 +18,7 @@ from alora.config.schema import BaseSettings, DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, parse_conversation
 from alora.data.files import kind
 from alora.errors import AdapterError, AloraError, ConfigError, DataError
-from alora.evaluation.predict import answers
+from alora.evaluation.predict import MAX_TOKENS, answers
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 from alora.verdict import Verdicts, make_verdict
@@ -33,14 +33,16 @@ class Battery:
     ``policies`` are their ids. Threads may share it; one computes at a time.
     """
 
-    def __init__(self, bundles: Sequence[Bundle], settings: BaseSettings, scorer: str) -> None:
+    def __init__(
+        self, bundles: Sequence[Bundle], settings: BaseSettings, scorer: str, max_tokens: int = MAX_TOKENS
+    ) -> None:
         if scorer not in ("packed", "vllm"):
             raise ConfigError(f"scorer is {scorer!r}; give packed or vllm")
         base = load_base(settings)
         check_bases(bundles, base)
         self._bundles, self._renderer, self._model = bundles, bundles[0].renderer(base), base.model
         self.policies = tuple(bundle.policy.id for bundle in bundles)
-        self._computing, self._closed, self._process = Lock(), False, os.getpid()
+        self._computing, self._closed, self._process, self._most = Lock(), False, os.getpid(), max_tokens
         if scorer != "vllm":
             self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
             self._answers, self._release = self._scorer.score_rows, self._scorer.close
@@ -61,7 +63,8 @@ class Battery:
     @overload
     def score_many(self, rows: Iterable[Messages], *, errors: Literal["return"]) -> Iterator[Verdicts | AloraError]: ...
     def score_many(self, rows: Iterable[Messages], *, errors: str = "raise") -> Iterator[Any]:
-        """:meth:`score` of each row, in order; rows are packed together as far as memory allows.
+        """:meth:`score` of each row, in order. Rows are computed together, which moves a probability by rounding alone
+        (:mod:`alora.evaluation.predict` says how far).
 
         With ``errors="return"`` a row without a verdict gives its error, and scoring goes on; else it is raised, and
         names the row (``row 17: ...``).
@@ -96,7 +99,7 @@ class Battery:
                     raise ConfigError("this battery is closed; score before close(), and read score_many inside `with`")
                 return self._answers(batch)
 
-        for windows, logits_PL in answers(compute, ask()):
+        for windows, logits_PL in answers(compute, ask(), self._most):
             while isinstance(name := names.popleft(), AloraError):
                 yield name
             try:
@@ -149,6 +152,7 @@ def load(
     base: str | Path | BaseSettings | None = None,
     scorer: Literal["packed", "vllm"] = "packed",
     policies: Sequence[str] = (),
+    max_tokens: int = MAX_TOKENS,
 ) -> Battery:
     """Load bundles and their base into this process.
 
@@ -157,8 +161,9 @@ def load(
         base: the base's folder or hub id; needed only where it was a local folder that has moved.
         scorer: what computes: alora's packed forward, or vLLM in this process.
         policies: of a battery, the ids to load; empty: all.
+        max_tokens: of conversations that ``score_many`` computes together, which bounds memory.
     """
-    return Battery(*open_artifact(artifact, base, policies, load_bundle), scorer)
+    return Battery(*open_artifact(artifact, base, policies, load_bundle), scorer, max_tokens)
 
 
 def _conversation_in(messages: Messages, where: str, reasoning: str) -> Conversation:

@@ -133,7 +133,9 @@ def _evaluate(
     require_room(base.model, renderer, rows, suffixes, in_long_rows)
     with Scorer(base, [subject.weights for subject in subjects]) as scorer:
         policies = [subject.require_policy() for subject in subjects]
-        predictions = predict(scorer, renderer, policies, list(suffixes.values()), rows)
+        predictions = predict(
+            scorer, renderer, policies, list(suffixes.values()), rows, max_tokens=recipe.scoring.max_tokens
+        )
     judged, fitted_on = [], known_rows(rows, taught.train)
     for subject, predicted in zip(subjects, predictions, strict=True):
         if len(predicted.label_ids_N) == 0:

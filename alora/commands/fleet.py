@@ -42,8 +42,8 @@ def run(recipe: Recipe) -> int:
     rows, left_out = _rows(recipe, artifact, read_for(everyone, bundles))
     unusable = {name: str(error) for name, error in left_out.items() if name in by_name}
     base = load_base(base_settings)
-    members = _members(bundles, base, rows)
-    before = None if earlier is None else _members(earlier, base, rows)
+    members = _members(recipe, bundles, base, rows)
+    before = None if earlier is None else _members(recipe, earlier, base, rows)
     known = known_of_run(artifact, rows)
     found = report(members, before, rows, recipe.evaluation, recipe.fleet, known)
     content = found.as_dict() | {"rows": len(rows), "unusable": unusable}
@@ -68,14 +68,16 @@ def _rows(recipe: Recipe, artifact: Artifact, bundles: Sequence[Bundle]) -> tupl
     return rows, left_out
 
 
-def _members(bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[LabelledConversation]) -> list[Member]:
+def _members(
+    recipe: Recipe, bundles: Sequence[Bundle], base: LoadedBase, rows: Sequence[LabelledConversation]
+) -> list[Member]:
     """Every policy on every row, one pass a row."""
     if not bundles:  # of the last battery, none of the chosen policies
         return []
     check_bases(bundles, base)
     # A row is asked about by the policies that it is labelled for: here by all, whatever its labels.
     every = {bundle.policy.id: bundle.policy.positive for bundle in bundles}
-    answers = answers_of(bundles, base, [replace(row, labels=every) for row in rows])
+    answers = answers_of(bundles, base, [replace(row, labels=every) for row in rows], recipe.scoring.max_tokens)
     return [
         Member(bundle.policy, bundle.manifest.operating_point, bundle.weights.digest, answered.logits_NL)
         for bundle, answered in zip(bundles, answers, strict=True)

@@ -167,7 +167,7 @@ def _refit(
     of_folds = [row for row in rows if row.folds]
     rows = [row for row in rows if not row.folds]
     engine = Engine.of(bundles, base, base_location(settings)) if recipe.scorer == "vllm" else None
-    answers, found = answers_of(bundles, base, rows, engine), []
+    answers, found = answers_of(bundles, base, rows, recipe.scoring.max_tokens, engine), []
     for bundle, predictions in zip(bundles, answers, strict=True):
         if (name := bundle.policy.id) in folded:
             own = [row for row in of_folds if name in row.folds]

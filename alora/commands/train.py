@@ -171,6 +171,7 @@ def _evaluate(this: TrainingRun) -> dict[str, list[Evaluation]]:
             {policy.id: known for policy in this.going if (known := _out_of_fold(this, policy)) is not None},
             this.recipe.evaluation,
             this.recipe.training.seed,
+            this.recipe.scoring.max_tokens,
         )
         this.leave_out(failed)
         for policy in missing:

@@ -228,6 +228,13 @@ class EvaluationSettings:
 
 
 @dataclass
+class ScoringSettings:
+    """How rows of a file are scored."""
+
+    max_tokens: int = setting(8192, "of conversations computed together: bounds memory", least=1)
+
+
+@dataclass
 class CompareSettings:
     """``alora compare``: the methods, on the same rows, seeds and budget."""
 
@@ -427,6 +434,7 @@ class Recipe:
     training: TrainingSettings = section(TrainingSettings, "train", "compare")
     tracking: TrackingSettings = section(TrackingSettings, "train")
     evaluation: EvaluationSettings = section(EvaluationSettings, "train", "compare", "evaluate", "recalibrate", "fleet")
+    scoring: ScoringSettings = section(ScoringSettings, "train", "compare", "evaluate", "recalibrate", "fleet", "score")
     identity: IdentitySettings = section(IdentitySettings, "train", "validate", "recalibrate")
     export: ExportSettings = section(ExportSettings, "train", "export")
     serving: ServingSettings = section(ServingSettings, "serve")

@@ -13,7 +13,7 @@ from alora.errors import LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words, out_of_fold_words
 from alora.evaluation.calibration import fit_operating_point, fit_rules
 from alora.evaluation.paired import lead_in_worth, paired_auroc
-from alora.evaluation.predict import Predictions, predict_parts
+from alora.evaluation.predict import MAX_TOKENS, Predictions, predict_parts
 from alora.evaluation.records import Estimate
 from alora.evaluation.scored import Scored
 from alora.evaluation.tables import evaluate
@@ -31,6 +31,7 @@ def compare_with_baselines(
     out_of_fold: Mapping[str, Predictions],
     settings: EvaluationSettings,
     seed: int,
+    max_tokens: int = MAX_TOKENS,
 ) -> tuple[dict[str, list[Scored]], LeftOut]:
     """Evaluate every policy on the test rows, calibrated on the rows that were held out; without test rows on those.
 
@@ -49,7 +50,7 @@ def compare_with_baselines(
     ]
     suffixes = [*map(renderer.suffix, policies), *rules]
     with Scorer(base, [*adapters, *silent]) as scorer:
-        answers = predict_parts(scorer, renderer, [*policies, *policies], suffixes, parts, "evaluating")
+        answers = predict_parts(scorer, renderer, [*policies, *policies], suffixes, parts, "evaluating", max_tokens)
     taught = known_rows(splits.test or splits.validation, splits.train)
     known = known_rows(splits.test, [*splits.train, *splits.validation]) if splits.test else taught
 

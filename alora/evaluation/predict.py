@@ -1,5 +1,10 @@
-"""Labelled rows → label logits: one prefix pass a row, whatever the number of policies; suffixes of several rows
-packed together."""
+"""Labelled rows → label logits: each prefix once, whatever the number of policies; several rows computed together.
+
+Every row of a file is scored this way: by ``evaluate``, by ``alora score``, in shards, and in a comparison. In exact
+arithmetic an answer does not depend on the rows that are computed with it. A kernel tiles by shape, so its last bits
+may: in float32 a probability moves by less than 1e-5, in bfloat16 by about 0.01. The same rows in the same order with
+the same ``scoring.max_tokens`` give the same bits.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
+from alora.config.schema import ScoringSettings
 from alora.data.conversation import LabelledConversation
 from alora.evaluation.calibration import all_probabilities, verdicts
 from alora.evaluation.resampling import Flags, Floats
@@ -17,7 +23,7 @@ from alora.prompt.render import Question, Renderer, Suffix
 from alora.verdict import OperatingPoint, highest
 
 Answers = Sequence[Sequence[Iterable[SupportsFloat]]]
-BATCH_ROWS, BATCH_PREFIX_TOKENS = 32, 8192
+MAX_TOKENS = ScoringSettings().max_tokens
 # How the slope that fits an adapter's logits grows with its rows, measured on 18 trainings of 100 or 240 rows in three
 # folds: on test rows it was 1.3 times (median) the slope that fits the folds' answers (docs/accuracy.md).
 SURER = 0.65
@@ -95,18 +101,19 @@ def predict(
     suffixes: Sequence[Suffix],
     rows: Sequence[LabelledConversation],
     progress: str = "evaluating",
+    max_tokens: int = MAX_TOKENS,
 ) -> list[Predictions]:
     """Score ``rows`` with the scorer's adapters, adapter ``i`` answering ``policies[i]`` at ``suffixes[i]``.
 
     A row is scored once, by the policies that it carries a label for; a row without any is skipped. ``progress`` names
-    the bar; an empty name shows none.
+    the bar; an empty name shows none. ``max_tokens``: see :func:`batched`.
     """
     kept_P: list[list[list[float]]] = [[] for _ in policies]
     truncated_P = [0] * len(policies)
     wanted = [row for row in rows if any(policy.id in row.labels for policy in policies)]
     with tqdm(total=len(wanted), desc=progress, unit="row", disable=not progress or len(wanted) < 2) as bar:
         asked = (question for row in wanted for question in _ask(renderer, policies, suffixes, row))
-        for windows, logits_PL in answers(scorer.score_rows, asked):
+        for windows, logits_PL in answers(scorer.score_rows, asked, max_tokens):
             for i, logits_L in zip(windows[0].asked, logits_PL, strict=True):
                 kept_P[i].append(list(logits_L))
                 truncated_P[i] += any(window.prefix.truncation is not None for window in windows)
@@ -124,10 +131,12 @@ def predict_parts(
     suffixes: Sequence[Suffix],
     parts: Mapping[str, Sequence[LabelledConversation]],
     progress: str,
+    max_tokens: int = MAX_TOKENS,
 ) -> list[list[Predictions]]:
     """:func:`predict` on several parts of the rows by name: per policy its predictions on each of them."""
     predictions = [
-        predict(scorer, renderer, policies, suffixes, rows, f"{progress} on {name}") for name, rows in parts.items()
+        predict(scorer, renderer, policies, suffixes, rows, f"{progress} on {name}", max_tokens)
+        for name, rows in parts.items()
     ]
     return [list(of_policy) for of_policy in zip(*predictions, strict=True)]
 
@@ -140,12 +149,12 @@ def _ask(
 
 
 def answers(
-    score_rows: Callable[[Sequence[Question]], Answers], questions: Iterable[Question]
+    score_rows: Callable[[Sequence[Question]], Answers], questions: Iterable[Question], max_tokens: int = MAX_TOKENS
 ) -> Iterator[tuple[list[Question], list[Sequence[float]]]]:
     """Per conversation, the questions of its windows, and each policy's logits: the :func:`highest` of any window."""
     windows: list[Question] = []
     logits_WPL: list[list[list[float]]] = []
-    for batch in batched(questions):
+    for batch in batched(questions, max_tokens):
         for question, logits_PL in zip(batch, score_rows(batch), strict=True):
             windows.append(question)
             logits_WPL.append([list(map(float, logits_L)) for logits_L in logits_PL])
@@ -154,13 +163,14 @@ def answers(
                 windows, logits_WPL = [], []
 
 
-def batched(questions: Iterable[Question]) -> Iterator[list[Question]]:
-    """``questions`` in batches whose prefix KV fits into memory together."""
+def batched(questions: Iterable[Question], max_tokens: int = MAX_TOKENS) -> Iterator[list[Question]]:
+    """``questions`` in batches of at most ``max_tokens`` prefix tokens, whose KV is in memory together; a longer prefix
+    is a batch of its own."""
     batch: list[Question] = []
     tokens = 0
     for question in questions:
         length = len(question.prefix.token_ids)
-        if batch and (len(batch) == BATCH_ROWS or tokens + length > BATCH_PREFIX_TOKENS):
+        if batch and tokens + length > max_tokens:
             yield batch
             batch, tokens = [], 0
         batch.append(question)

@@ -157,4 +157,4 @@ def _ask(
     parts = {"validation": known, "test": bench.task.splits.test}
     suffixes = [renderer.suffix(policy) for policy in policies]
     with Scorer(bench.base, adapters, store=bench.store) as scorer:
-        return predict_parts(scorer, renderer, policies, suffixes, parts, name)
+        return predict_parts(scorer, renderer, policies, suffixes, parts, name, bench.task.recipe.scoring.max_tokens)

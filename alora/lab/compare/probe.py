@@ -65,7 +65,8 @@ def hidden_states(bench: Workbench, policy: Policy, rows: Sequence[LabelledConve
     states = []
     try:
         with torch.inference_mode(), tqdm(total=len(rows), desc=f"probing {policy.id}", disable=len(rows) < 2) as bar:
-            for questions in batched(Question(bench.renderer.prefix(row.conversation), [suffix], [0]) for row in rows):
+            asked = (Question(bench.renderer.prefix(row.conversation), [suffix], [0]) for row in rows)
+            for questions in batched(asked, bench.task.recipe.scoring.max_tokens):
                 shared, pairs = PrefixCache(model, bench.store), []
                 for question in questions:
                     prefix, own = shared.index(question.prefix.token_ids, suffix.token_ids, activated=True)

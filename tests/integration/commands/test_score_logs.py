@@ -111,6 +111,7 @@ def test_a_complete_job_is_not_run_again_and_another_one_is_refused(name, log, t
             "rows_digest": [],
             "policies": ["policies=[advice]"],
             "shard_rows": ["logs.shard_rows=9"],
+            "max_tokens": ["scoring.max_tokens=9"],
         }
         for what, change in changes.items():
             text = log.read_text()

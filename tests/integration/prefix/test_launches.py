@@ -17,7 +17,7 @@ from alora.lab.bench.trainers import PackedTrainer
 from alora.prefix import side_by_side
 from alora.prefix.plan import Pair
 from alora.prefix.scorer import Scorer
-from alora.prompt.render import Prefix
+from alora.prompt.render import Prefix, Question
 from alora.training.examples import Batch
 from tests.peft_reference import ALL_TARGETS
 
@@ -51,13 +51,16 @@ def training(policies: int, rows: int = 1, uneven: bool = False, keep: tuple[int
     return step_on
 
 
-def scoring(policies: int):
+def scoring(policies: int, rows: int = 1):
+    """Conversations of uneven lengths, in one call."""
+
     def step_on(base):
         adapters = [random_adapter(SPEC, base, 10 * n, dtype=base.dtype) for n in range(policies)]
         loaded = LoadedBase(base, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
-        scorer, prefix = Scorer(loaded, adapters), Prefix(token_ids(VOCAB, 64, 50, frozenset(INVOCATION)))
-        suffixes = [draw_suffix(VOCAB, 16, 90 + n) for n in range(policies)]
-        return lambda: scorer.label_logits(prefix, suffixes)
+        prefixes = [Prefix(token_ids(VOCAB, 64 + n, 50 + n, frozenset(INVOCATION))) for n in range(rows)]
+        scorer, suffixes = Scorer(loaded, adapters), [draw_suffix(VOCAB, 16, 90 + n) for n in range(policies)]
+        questions = [Question(prefix, suffixes, range(policies)) for prefix in prefixes]
+        return lambda: scorer.score_rows(questions)
 
     return step_on
 
@@ -75,6 +78,7 @@ def scoring(policies: int):
         pytest.param(training(1, rows=8, uneven=True), 230, id="P=1, 8 conversations, uneven"),
         pytest.param(scoring(1), 80, id="scoring P=1"),
         pytest.param(scoring(20), 80, id="scoring P=20"),
+        pytest.param(scoring(8, rows=32), 380, id="scoring P=8, 32 conversations"),
     ],
 )
 def test_a_layer_launches_no_more_than(step_on, most):

@@ -1,5 +1,6 @@
 """Several conversations in one call, and behind kept prefixes: the verdicts of one after another."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from alora.adapter.bank import Bank
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.errors import AdapterError
+from alora.evaluation.predict import answers
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair, passes
 from alora.prefix.scorer import Scorer
@@ -57,6 +59,31 @@ def test_rows_together_are_rows_one_by_one_and_pefts(activated):
             scorer.score_rows([Question(PREFIXES[0], SUFFIXES, (0,))])
     with pytest.raises(AdapterError, match="closed"):  # the base would answer
         scorer.score_rows(QUESTIONS)
+
+
+def test_probabilities_are_the_same_in_any_order_and_any_batch():
+    """In float32 within 1e-5 of one conversation at a time; the same call again gives the same bits."""
+    model = toy_model("qwen3")
+    base = LoadedBase(model, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+    prefixes = [Prefix(tuple((7 * n + 3 * k) % 90 + 12 for k in range(length)))
+                for n, length in enumerate((30, 9, 61, 10, 11, 30, 29, 2, 44, 9, 31, 58))]  # fmt: skip
+    questions = [Question(prefix, SUFFIXES, (0, 1, 2)) for prefix in prefixes]
+    with Scorer(base, adapters(model)) as scorer:
+
+        def probabilities(order, max_tokens):
+            found = answers(scorer.score_rows, [questions[index] for index in order], max_tokens)
+            rows = [[torch.tensor(logits_L).softmax(0) for logits_L in logits_PL] for _, logits_PL in found]
+            return [rows[order.index(index)] for index in range(len(order))]
+
+        asked = list(range(len(questions)))
+        alone = probabilities(asked, 1)
+        for order in (asked, asked[::-1], asked[1::2] + asked[::2]):
+            for max_tokens in (70, 150, 10**6):
+                found, again = (probabilities(order, max_tokens) for _ in range(2))
+                torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
+                torch.testing.assert_close(found, again, rtol=0, atol=0)
+    apart = min(float((one[0] - other[0]).abs().max()) for one, other in itertools.combinations(alone, 2))
+    assert apart > 1e-4, "another row's answer would be seen"
 
 
 def test_labels_that_a_policy_does_not_have_are_impossible():

@@ -11,6 +11,7 @@ from alora.errors import AdapterError
 from alora.prefix import flash
 from alora.prefix.attention import Shape, shared_prefix_attention
 from alora.prefix.packed import PackedModel
+from alora.prefix.plan import rows_of
 from tests.integration.prefix.test_equals_peft import _battery, _ours, _worst
 from tests.peft_reference import random_adapter
 from tests.toy_models import FAMILIES, toy_model
@@ -138,20 +139,25 @@ def test_the_trimmed_last_layer_changes_nothing(family, checkpointing, monkeypat
     assert _worst(gradients, whole) <= 1e-12
 
 
-def test_it_reads_the_rows_that_it_should(monkeypatch):
-    """Negative control: rows of the last layer that are one off are seen."""
+@pytest.mark.parametrize("longest", [0, 12])
+def test_it_reads_the_rows_that_it_should(longest, monkeypatch):
+    """Negative control: a last layer's row that is one early is seen, where all are and where long suffixes' are."""
     model = toy_model("qwen3", torch.float64)
     material = _battery(model, torch.float64)
+    early = [len(pair.suffix_ids) > longest for pair in material[2]]
     _, _, logits = _ours(model, *material, torch.float64)
-    monkeypatch.setattr(PackedModel, "_check_answers_like_the_base", lambda self: None)
-    stock = PackedModel.prefix_kv
-    from alora.prefix.last_layer import LastLayer
 
-    read = LastLayer.read_only
-    monkeypatch.setattr(LastLayer, "read_only", lambda self, rows, route: read(self, (rows - 1).clamp(min=0), route))
-    assert PackedModel.prefix_kv is stock
-    _, _, shifted = _ours(model, *material, torch.float64)
-    assert (logits - shifted)[:, :2].abs().max() > 1e-3
+    def shifted(pairs, prefixes):
+        ids, positions, last, policies = rows_of(pairs, prefixes)
+        moved = [row - (len(pair.suffix_ids) > longest) for row, pair in zip(last, pairs, strict=True)]
+        return ids, positions, moved, policies
+
+    monkeypatch.setattr("alora.prefix.packed.rows_of", shifted)
+    monkeypatch.setattr(PackedModel, "_check_answers_like_the_base", lambda self: None)
+    _, _, found = _ours(model, *material, torch.float64)
+    assert ((logits - found)[:, :2].abs().amax(1) > 1e-3).tolist() == early
+    assert any(early)
+    assert (longest == 0) == all(early)
 
 
 def test_behind_a_pass_the_model_is_the_base_again():

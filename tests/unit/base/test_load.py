@@ -34,6 +34,21 @@ def test_drawn_weights_are_the_same_each_time_and_not_the_stored_ones(folder):
         assert not any(parameter.requires_grad for parameter in base.model.parameters())
 
 
+@pytest.mark.parametrize(
+    ("flags", "dtype", "slow"),
+    [
+        (("avx2", "avx512f"), "bfloat16", True),
+        (("avx2", "avx512f"), "float32", False),
+        (("avx512f", "avx512_bf16"), "bfloat16", False),
+        (("neon", "bf16"), "bfloat16", False),
+    ],
+)
+def test_a_processor_that_emulates_bfloat16_says_so(flags, dtype, slow, folder, monkeypatch, capsys):
+    monkeypatch.setattr(alora.base.load, "cpu_flags", lambda: flags)
+    load_base(BaseSettings(source=str(folder), device="cpu", dtype=dtype), progress=False)
+    assert ("base.dtype=bfloat16" in capsys.readouterr().err) == slow
+
+
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
 def test_weights_in_use_are_not_those_of_a_file_that_is_written_over(quantization, folder):
     """A map of the file would change with it, and end the process where it is cut short."""

@@ -151,13 +151,11 @@ def test_predict_scores_a_row_once_and_keeps_it_where_it_is_labelled():
     assert refunds.label_counts == {"violation": 1, "ok": 1}
 
 
-@pytest.mark.parametrize(("limits", "calls"), [((2, 8192), 2), ((32, 3), 2), ((1, 8192), 3)])
-def test_predict_scores_as_many_rows_at_once_as_fit(limits, calls, monkeypatch):
-    monkeypatch.setattr("alora.evaluation.predict.BATCH_ROWS", limits[0])
-    monkeypatch.setattr("alora.evaluation.predict.BATCH_PREFIX_TOKENS", limits[1])
+@pytest.mark.parametrize(("most", "calls"), [(11, 1), (10, 2), (3, 2), (2, 3)])
+def test_predict_scores_as_many_rows_at_once_as_fit(most, calls):
     rows = [row("aa", tone="warm"), row("b", tone="rude"), row("too long", tone="warm")]
     scorer = _LengthScorer()
-    (tone,) = predict(scorer, _Renderer(), [TONE], ["tone"], rows, progress="")
+    (tone,) = predict(scorer, _Renderer(), [TONE], ["tone"], rows, progress="", max_tokens=most)
     assert scorer.calls == calls
     assert tone.logits_NL[:, 0].tolist() == [2, 1, 8]
 
