@@ -44,7 +44,7 @@ def test_drawn_weights_are_the_same_each_time_and_not_the_stored_ones(folder):
     ],
 )
 def test_a_processor_that_emulates_bfloat16_says_so(flags, dtype, slow, folder, monkeypatch, capsys):
-    monkeypatch.setattr(alora.base.load, "cpu_flags", lambda: flags)
+    monkeypatch.setattr("alora.base.load.cpu_flags", lambda: flags)
     load_base(BaseSettings(source=str(folder), device="cpu", dtype=dtype), progress=False)
     assert ("base.dtype=bfloat16" in capsys.readouterr().err) == slow
 
