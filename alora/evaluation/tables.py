@@ -16,7 +16,6 @@ from alora.evaluation.paired import worth_samples
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
 from alora.evaluation.resampling import Flags, Floats
-from alora.policy import Policy
 from alora.received import DAMAGED, decode, refused, require_sealed, require_version
 from alora.text import content_digest, read_json
 from alora.verdict import OperatingPoint
@@ -134,15 +133,6 @@ def read_evaluations(file: Path) -> list[Evaluation]:
         return list(decode(tuple[Evaluation, ...], content.get("evaluations"), "evaluations"))
     except TypeError as error:
         raise refused(RunError, DAMAGED, f"{file} is damaged ({error}); {_REMEDY}") from error
-
-
-def require_labels(file: Path, evaluation: Evaluation, policy: Policy) -> None:
-    """RunError unless the figures in ``file`` are of this policy's labels, in their order."""
-    if (evaluation.policy, tuple(evaluation.label_counts)) != (policy.id, policy.labels):
-        raise RunError(
-            f"{file} is of policy {evaluation.policy} with the labels {', '.join(evaluation.label_counts)}, not of "
-            f"{policy.id} with {', '.join(policy.labels)}; remove it and train again"
-        )
 
 
 def estimate_cell(estimate: Estimate, with_interval: bool) -> str:
