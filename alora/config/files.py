@@ -21,6 +21,7 @@ from alora.errors import AloraError, ConfigError
 from alora.text import read_yaml
 
 RECIPE = "recipe"  # the group of recipes
+_OF_PRIMARY = ("schema", "groups", "_self_")  # in the defaults of a saved run.yaml; they mean nothing
 _GROUP = re.compile(r"^(?:override +)?/?(?=\w+$)")  # before a group's name
 _OPTION = re.compile(r"[\w-]+(?:[./][\w-]+)*")  # below its group's folder
 _PACKAGE = re.compile(r"#\s*@package\s+(\S+)")
@@ -130,10 +131,10 @@ def _foreign(values: Any) -> Iterator[tuple[Keys, str]]:
 
 
 def _is_choice(value: Any, keys: Keys) -> bool:
-    """Whether an entry of ``defaults`` chooses an option, or is ``_self_``."""
+    """Whether an entry of ``defaults`` chooses an option, or is what a saved recipe has there."""
     if len(keys) == 3 and isinstance(value, str):
         return bool(_GROUP.match(str(keys[2])) and _OPTION.fullmatch(value))
-    return len(keys) == 2 and isinstance(keys[1], int) and value == "_self_"
+    return len(keys) == 2 and isinstance(keys[1], int) and value in _OF_PRIMARY
 
 
 def _leaves(value: Any, above: Keys = ()) -> Iterator[tuple[Keys, Any]]:
