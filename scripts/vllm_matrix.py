@@ -2,7 +2,7 @@
 
     python scripts/vllm_matrix.py --out benchmarks/results/vllm_matrix.json [--versions 0.27.1 0.32.0] [-- PYTEST ARGS]
 
-Versions may be run one at a time: what the file already holds of other versions, by the same torch and Python, stays.
+Versions may be run one at a time: what the file already holds of other versions, by the same torch, transformers and Python, stays.
 Each build is installed next to the environment, into a folder of its own without its dependencies, and put first on
 PYTHONPATH: vLLM's CPU builds 0.27.1 to 0.32.0 all want torch 2.13. The folders are kept for the next run.
 """
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def write(out: Path, rows: list[dict[str, Any]], arguments: list[str]) -> None:
         "command": "python -m pytest tests/vllm " + " ".join(arguments),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, no GPU",
         "torch": torch.__version__,
+        "transformers": version_of("transformers"),
         "python": platform.python_version(),
     }
     before = json.loads(out.read_text()) if out.is_file() else {}
