@@ -12,7 +12,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 # Processes of one thread each: toy models are too small for more threads to help. Many tests wait for a process that
 # they started, so three keep two cores busy; an engine of vLLM leaves no such gaps.
-# tests/conftest.py orders the files.
+# tests/conftest.py orders the files; tests/vllm/conftest.py names those that share an engine, and so a process.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 10
 
 # On a GPU the default is bfloat16, and the tests say what float32 gives.
@@ -42,12 +42,12 @@ check: static ## format, lint, types, import contracts, unit tests
 
 test: static ## what needs no GPU, real vLLM on CPU included; the longest of it is left to `make nightly`
 	$(ON_CPU) $(PYTEST) -n 3 -m 'not nightly' tests/unit tests/integration tests/docs
-	$(PYTEST) -n 2 -m 'not nightly' tests/vllm
+	$(PYTEST) -n 2 --dist loadgroup -m 'not nightly' tests/vllm
 
 # Of vLLM by itself: its engines, and what else runs on a CPU, share no process.
 nightly: setup ## planted faults, many engines, processes, launchers, notebooks, 4-bit bases (tests/tiers.py)
 	$(ON_CPU) $(PYTEST) -n 3 -m nightly tests/integration tests/docs tests/notebooks
-	$(PYTEST) -n 2 -m nightly tests/vllm
+	$(PYTEST) -n 2 --dist loadgroup -m nightly tests/vllm
 
 bench: setup ## the serving benchmark on what is here: a GPU, or the three documented CPU runs; into runs/serving_*
 	if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \

@@ -38,11 +38,6 @@ def test_a_false_command_fails_with_its_place(tmp_path, capsys):
     assert "did you mean 'train'?" in said.err
 
 
-def test_the_second_of_two_commands_counts_too(tmp_path):
-    with pytest.raises(PageError, match="exit code 1"):
-        run_page(page(tmp_path, "```bash\nfalse\necho never reached\n```\n"))
-
-
 def test_folder_variables_and_files_carry_over(tmp_path):
     file = page(
         tmp_path,
@@ -117,12 +112,6 @@ def test_no_command_hides(tmp_path, text, problem):
         read_blocks(page(tmp_path, text))
 
 
-def test_an_indented_block_is_run_without_its_indent(tmp_path):
-    (block,) = read_blocks(page(tmp_path, "- a list\n\n    ```bash\n    echo one\n    ```\n"))
-    assert block.text == "echo one\n"
-    assert block.runs
-
-
 def test_what_a_block_leaves_running_is_ended(tmp_path):
     place = tmp_path / "pid"
     run_page(page(tmp_path, f"```bash\nsleep 600 &\necho $! >{place}\n```\n"))
@@ -140,11 +129,6 @@ def test_a_clone_holds_the_tracked_files_alone(tmp_path):
         tmp_path,
         "<!-- run in: a clone -->\n```bash\ntest -f Makefile && test ! -e .git && source .venv/bin/activate\n```\n",
     )
-    assert run_page(file) == []
-
-
-def test_a_clone_is_set_up_already(tmp_path):
-    file = page(tmp_path, "<!-- run in: a clone -->\n```bash\nmake setup >said\ntest ! -s said\n```\n")
     assert run_page(file) == []
 
 

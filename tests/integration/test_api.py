@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import alora
-from alora.api import _overrides
 from alora.cli import main
 from alora.errors import BundleError, ConfigError, DataError
 from tests.toy_recipe import toy_overrides
@@ -148,16 +147,6 @@ def test_what_is_read_otherwise_than_it_may_be_meant_is_a_warning(battery, given
         assert len(list(battery.score_many([TALK, given]))) == 2
 
 
-def test_known_keys_and_names_of_roles_are_no_warning(battery):
-    talk = [{"role": "developer", "content": "Be kind."}, {"role": "human", "content": "Hi"}]
-    for given in (
-        talk,
-        {"system": "Be kind.", "messages": TALK},
-        {"ID": 7, "messages": talk, "Label": "ok", "policy": "a", "turns": 2},
-    ):
-        battery.score(given)
-
-
 def test_train_is_the_command_line_and_what_it_returns_loads(tmp_path, capsys):
     overrides = dict(item.split("=", 1) for item in toy_overrides(tmp_path, tmp_path / "run"))
     rows = Path(overrides["data.train"])
@@ -195,11 +184,6 @@ def test_a_recipe_and_a_group_by_name(tmp_path, monkeypatch):
     assert arrived[0].base.source == "Qwen/Qwen3-4B"
     with pytest.raises(ConfigError, match="did you mean"):
         alora.train("quickstart", trainin={"seed": 1})
-
-
-def test_nested_settings_are_dotted():
-    given = {"a": {"b": {"c": [1, "x"]}, "d": None}, "e.f": True}
-    assert _overrides(given) == ['a.b.c=[1,"x"]', "a.d=null", "e.f=true"]
 
 
 def test_the_command_line_gives_the_same_verdicts(battery, tmp_path, capsys):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from alora import __version__, cli, errors
+from alora import cli, errors
 from alora.cli import VERBS, main, report
 
 
@@ -60,25 +60,9 @@ def test_help_on_a_verb_either_way(capsys):
     assert "export.golden_rows" in texts[0]
 
 
-def test_version(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"alora {__version__}\n"
-
-
 def test_no_verb_shows_the_help_and_is_a_misuse(capsys):
     assert main([]) == 2
     assert "alora <verb>" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("typed", "meant"), [("trian", "train"), ("scor", "score"), ("docter", "doctor")])
-def test_unknown_verb_suggests_the_nearest(typed, meant, capsys):
-    assert main([typed]) == 2
-    assert f"did you mean '{meant}'?" in capsys.readouterr().err
-
-
-def test_unknown_verb_like_nothing_lists_all(capsys):
-    assert main(["xyzzy"]) == 2
-    assert ", ".join(VERBS) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -135,86 +119,58 @@ def test_reader_that_went_away_is_no_error(tmp_path):
     assert result.stderr == ""
 
 
-BAD_COMMAND_LINES = [
-    (["train"], ["no policy is chosen; run it where your recipe.yaml lies", "no training rows are given"]),
-    (["train", "recipe=quickstart", "+typo=1"], ["unknown key 'typo'"]),
-    (["train", "recipe=quickstart", "++training.typo=1"], ["unknown key 'training.typo'"]),
-    (["train", "recipe=quickstart", "train.epochs=1"], ["'train.epochs'", "did you mean 'training.epochs'?"]),
-    (["train", "recipe=quickstart", "training.epcohs=1"], ["did you mean 'training.epochs'?"]),
-    (["train", "recipe=quickstart", "training.epochs=many"], ["training.epochs", "'many'", "a number"]),
-    (["train", "recipe=quickstart", "training.epochs=1=2"], ["""write 'training.epochs="1=2"'"""]),
-    (["train", "recipe=quickstrat"], ["did you mean recipe=quickstart?"]),
-    (["train", "recipe=missing.yaml"], ["there is no file", "missing.yaml"]),
-    (["train", "recipe=quickstart", "base=qwen3"], ["base=qwen3", "qwen3_4b"]),
-    (["train", "recipe=quickstart", "base=smollm2,qwen3_4b"], ["base=smollm2,qwen3_4b", "-m runs"]),
-    (["train", "recipe=quickstart", "data.train=no.jsonl"], ["data.train", "no.jsonl", "looked for"]),
-    (["train", "recipe=quickstart", "base.source=./nowhere"], ["base.source", "./nowhere"]),
-    (["train", "recipe=quickstart", "adapter.rank=0", "prompt.layout=turn"], ["adapter.rank is 0", "prompt.layout"]),
-    (["train", "recipe=quickstart", "name=a/b"], ["name is 'a/b'"]),
-    (["train", "recipe=quickstart", f"name={'a' * 300}"], ["name is 'aaa", "200 letters at most"]),
-    (["train", "recipe=quickstart", "training.learning_rate=inf"], ["training.learning_rate is inf"]),
-    (["train", "recipe=quickstart", "training.epochs=1e999"], ["training.epochs is inf"]),
-    (
-        ["train", "recipe=quickstart", f"training.batch_size={10**20}"],
-        ["training.batch_size is 1000"],
+BAD_COMMAND_LINES = [  # of verbs that have no toy run to work on; integration/bad_input has the others
+    ([], "no policy is chosen"),
+    (["recipe=quickstart", "train.epochs=1"], "did you mean 'training.epochs'?"),
+    (["recipe=quickstart", "training.epochs=1=2"], """write 'training.epochs="1=2"'"""),
+    (["recipe=quickstrat"], "did you mean recipe=quickstart?"),
+    (["recipe=quickstart", "base=qwen3"], "qwen3_4b"),
+    (["recipe=quickstart", "base=smollm2,qwen3_4b"], "-m runs"),
+    (["recipe=quickstart", 'name="\ud800"'], "name is '\\ud800'"),
+    (["recipe=quickstart", f"compare.seeds=[0,{10**20}]"], "compare.seeds is 1000"),
+    (["recipe=quickstart", "training.threads=100000"], "training.threads is 100000"),
+    (["recipe=quickstart", "data.label_map={a:'${b.c}'}"], "data.label_map refers nowhere"),
+    (["recipe=~nobody/a.yaml"], "~nobody/a.yaml"),
+    (["recipe=quickstart", "policy=jailbreak"], "policy.file"),
+    (["quickstart"], "recipe=quickstart"),
+    (["recipe=quickstart", "output=x"], "output= has no effect"),
+    *(
+        (["recipe=quickstart", typed], f"did you mean '{meant}'?")
+        for typed, meant in {
+            "seed=1": "training.seed",
+            "rank=4": "adapter.rank",
+            "epochs=4": "training.epochs",
+            "model=Qwen/Qwen3-4B": "base.source",
+        }.items()
     ),
-    (["train", "recipe=quickstart", f"compare.seeds=[0,{10**20}]"], ["compare.seeds is [0, 1000"]),
-    (["train", "recipe=quickstart", "training.threads=100000"], ["training.threads is 100000", "1 and 1024"]),
-    (["train", "recipe=quickstart", "name=${nope}"], ["name refers nowhere"]),
-    (["train", "recipe=quickstart", "data.label_map={a:'${b.c}'}"], ["data.label_map refers nowhere"]),
-    (["train", "recipe=quickstart", "~training"], ["training cannot be removed"]),
-    (["train", "recipe=quickstart", "~data"], ["data cannot be removed"]),
-    (["train", "recipe=~nobody/a.yaml"], ["there is no file", "~nobody/a.yaml"]),
-    (["train", "recipe=quickstart", "policy=jailbreak"], ["policy.file", "inline policy"]),
-    (["train", "quickstart"], ["'quickstart' is not key=value", "recipe=quickstart"]),
-    (["train", "--config-dir", "nowhere"], ["nowhere", "no such folder"]),
-    (["train", "recipe=quickstart", "seed=1"], ["unknown key 'seed'", "did you mean 'training.seed'?"]),
-    (["train", "recipe=quickstart", "rank=4"], ["did you mean 'adapter.rank'?"]),
-    (["train", "recipe=quickstart", "epochs=4"], ["did you mean 'training.epochs'?"]),
-    (["train", "recipe=quickstart", "model=Qwen/Qwen3-4B"], ["did you mean 'base.source'?"]),
-    (["train", "recipe=quickstart", "base=Qwen/Qwen3-4B"], ["there is no such option", "base.source=Qwen/Qwen3-4B"]),
-    (["train", "recipe=quickstart", "base=./mine"], ["there is no such option", "base.source=./mine"]),
-    (["train", "recipe=quickstart", "typo=1", "training.sede=1"], ["'typo'", "did you mean 'training.seed'?"]),
-    (["train", "recipe=quickstart", "training.epochs=a", "json=3.5"], ["training.epochs is 'a'", "json is 3.5"]),
-    (["train", "--cfg", "job", "training.epochs=-1", "prompt.layout=x"], ["training.epochs is -1", "prompt.layout"]),
-    (["train", "--cfg=job", "training.epochs=a"], ["training.epochs is 'a'"]),
-    (["train", "--cfg", "job", "-m", "training.seed=0,1"], ["leave it out to print"]),
-    (["train", "--config-nam=config"], ["--config-nam=config", "no such flag"]),
-    (["score"], ["no conversation is given", "no bundle is given"]),
-    (["doctor", "base"], ["'base' is not key=value"]),
-    (["validate"], ["alora validate needs artifact=DIR"]),
-    (["validate", "artifact=nowhere"], ["artifact", "nowhere", "looked for"]),
-    (["export", "some_folder"], ["artifact=some_folder"]),
-    (["score", "one.json", "two.json"], ["artifact: there is no 'one.json'", "conversation: there is no 'two.json'"]),
-    (["score", "artifact=one.json", "data=log.jsonl"], ["data: there is no 'log.jsonl'"]),
-    (["score", "bundle=nowhere", "talk.json"], ["artifact", "conversation", "talk.json"]),
+    (["recipe=quickstart", "base=Qwen/Qwen3-4B"], "base.source=Qwen/Qwen3-4B"),
+    (["--cfg", "job", "training.epochs=-1"], "training.epochs is -1"),
+    (["--cfg", "job", "-m", "training.seed=0,1"], "leave it out to print"),
+    (["--config-nam=config"], "--config-nam=config"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), BAD_COMMAND_LINES, ids=lambda value: " ".join(value)[:60])
-def test_bad_command_line_gives_one_message_and_leaves_nothing(arguments, words, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        *((["train", *line], word) for line, word in BAD_COMMAND_LINES),
+        (["doctor", "base"], "no use for 'base'"),
+        (["export", "some_folder"], "artifact=some_folder"),
+        (["score", "one.json", "two.json"], "artifact: there is no 'one.json'"),
+        (["score", "artifact=one.json", "data=log.jsonl"], "data: there is no 'log.jsonl'"),
+        (["score", "bundle=nowhere", "talk.json"], "talk.json"),
+    ],
+    ids=lambda value: " ".join(value)[:60],
+)
+def test_bad_command_line_gives_one_message_and_leaves_nothing(arguments, word, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ALORA_DEBUG", raising=False)
     assert main(arguments) == 2
     captured = capsys.readouterr()
-    assert all(word in captured.err for word in words), captured.err
+    assert word in captured.err
     assert "Traceback" not in captured.err
-    assert "Error executing" not in captured.err
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []
-
-
-def test_bad_flag_is_told_by_the_parser(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", "--cfg", "everything"]) == 2
-    assert "invalid choice: 'everything'" in capsys.readouterr().err
-
-
-def test_hydra_tells_its_search_path(tmp_path):
-    """In a process of its own, because ``--info`` sets up logging for good."""
-    result = run_alora("train", "--info", "searchpath", cwd=tmp_path)
-    assert result.returncode == 0
-    assert "structured://" in result.stdout
 
 
 def test_through_a_real_process(tmp_path):

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from alora.commands import doctor
-from alora.commands.doctor import _vllm
 from tests.forked import Forked
 
 
@@ -55,25 +53,3 @@ def test_planted_faults_are_found_and_fail(tmp_path: Path):
     assert re.search(r"gguf \S+ does not load \(7\)", result.stdout)
     assert "set ALORA_CACHE to a folder of yours" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr
-
-
-def test_what_does_not_load_without_torch_is_not_told_next_to_it(monkeypatch):
-    imported, version, broken = doctor._imported, doctor.package_version, ("torch", "torchvision", "peft")
-    monkeypatch.setattr(doctor, "package_version", lambda name: "0.99" if name == "torchvision" else version(name))
-    monkeypatch.setattr(doctor, "_imported", lambda name: (None, "no libtorch") if name in broken else imported(name))
-    assert not [finding for finding in doctor._package_findings() if "does not load" in finding.what]
-    monkeypatch.setattr(doctor, "package_version", version)
-    monkeypatch.setattr(doctor, "_imported", lambda name: (None, "no libpeft") if name == "peft" else imported(name))
-    (finding,) = [finding for finding in doctor._package_findings() if "does not load" in finding.what]
-    assert finding.what.startswith("peft ")
-
-
-def test_a_slow_plugin_is_not_broken(monkeypatch):
-    """The process is the real one, with no time to answer."""
-    run = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda *given, **named: run(*given, **named | {"timeout": 0.01}))
-    plugin, findings = _vllm()
-    assert plugin == {"vllm plugin": "slow"}
-    (finding,) = findings
-    assert not finding.broken
-    assert "starts slowly" in finding.what

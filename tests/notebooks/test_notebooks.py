@@ -31,18 +31,6 @@ def definitions(source: str) -> list[str]:
     return [type(node).__name__ for node in ast.walk(ast.parse(lines)) if isinstance(node, kinds)]
 
 
-def imported(sources: list[str]) -> list[str]:
-    """The names that cells import from alora, and from the files next to the notebooks."""
-    lines = "\n".join(line for source in sources for line in source.splitlines() if not line.startswith("%"))
-    nodes = [node for node in ast.walk(ast.parse(lines)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    return [
-        alias.name
-        for node in nodes
-        for alias in node.names
-        if (getattr(node, "module", None) or alias.name).partition(".")[0] in ("alora", "look", "plots")
-    ]
-
-
 def shown(notebook) -> list[tuple[str, str]]:
     """(kind, content) of every committed output."""
     found = []
@@ -133,20 +121,6 @@ def test_a_cell_that_raises_is_found(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "kinds"),
-    [
-        ("%matplotlib inline\nx = [y for y in range(3)]", []),
-        ("def f():\n    return 1", ["FunctionDef"]),
-        ("class A:\n    pass", ["ClassDef"]),
-        ("f = lambda x: x", ["Lambda"]),
-        ("if True:\n    async def f():\n        pass", ["AsyncFunctionDef"]),
-    ],
-)
-def test_a_definition_is_found(source, kinds):
-    assert definitions(source) == kinds
-
-
-@pytest.mark.parametrize(
     ("output", "problem"),
     [
         (nbformat.v4.new_output("stream", text=str(Path("/home/someone/runs"))), "place of one machine"),
@@ -175,14 +149,3 @@ def test_what_differs_from_run_to_run_is_taken_out():
     assert cleaned.cells[0].outputs[1].execution_count is None
     assert set(cleaned.metadata) == {"kernelspec", "language_info"}
     nbformat.validate(cleaned)
-
-
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_it_needs_few_names(file):
-    assert 0 < len(imported(code(nbformat.read(file, as_version=4)))) <= 3
-
-
-def test_imports_are_counted():
-    assert imported(["%matplotlib inline\nimport json\nimport alora.cli", "from alora import load, train"]) == [
-        "alora.cli", "load", "train"
-    ]  # fmt: skip

@@ -14,13 +14,11 @@ import torch
 import alora.atomic
 from alora.adapter.folder import AdapterSpec, AdapterWeights, save_adapter, save_tensors
 from alora.atomic import (
-    json_text,
     part,
     remove_own,
     replace_folder,
     sweep,
     whole,
-    workshop,
     write_json,
     write_text,
 )
@@ -52,12 +50,6 @@ def test_a_folder_in_the_place_is_an_error_and_nothing_stays_beside(tmp_path):
     with pytest.raises(OSError, match="place"):
         write_text(tmp_path / "place", "text")
     assert [path.name for path in tmp_path.iterdir()] == ["place"]
-
-
-def test_numbers_that_json_does_not_have_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="JSON compliant"):
-        write_json(tmp_path / "x.json", {"loss": float("nan")})
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077, 0o002])
@@ -97,10 +89,6 @@ def test_a_reader_never_sees_half_of_it(tmp_path):
     done.set()
     reader.join()
     assert seen <= set(versions)
-
-
-def test_text_stays_readable():
-    assert json_text({"a": "é"}) == '{\n  "a": "é"\n}'
 
 
 def filled(folder, text):
@@ -211,13 +199,3 @@ def test_what_is_removed_is_alora_s_own_file_by_file(tmp_path):
     assert (tmp_path / "a/link").is_symlink()
     remove_own(tmp_path / "a/link", re.compile(".*"))  # the folder itself is a link
     assert (tmp_path / "b/one.json").exists()
-
-
-def test_names_up_to_the_longest(tmp_path):
-    """What is written beside needs no longer name than its target."""
-    for name in ("x" * 255, "\u00e4" * 127, "\U0001f600" * 63):
-        write_text(tmp_path / name, "x")
-        (tmp_path / name).unlink()
-        with workshop(tmp_path / name) as place:
-            assert place.is_dir()
-    assert list(tmp_path.iterdir()) == []

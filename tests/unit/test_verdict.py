@@ -27,11 +27,6 @@ def test_probabilities_are_a_softmax(logits, temperature):
     )
 
 
-def test_known_values():
-    assert label_probabilities([math.log(3), 0.0]) == pytest.approx([0.75, 0.25])
-    assert label_probabilities([2 * math.log(3), 0.0], temperature=2.0) == pytest.approx([0.75, 0.25])
-
-
 def test_threshold_decides_not_the_argmax():
     logits = [math.log(3), 0.0]  # probability 0.75
     assert make_verdict(POLICY, logits, OperatingPoint(1.0, 0.75), "d").label == "violation"

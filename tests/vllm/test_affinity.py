@@ -23,7 +23,7 @@ import pytest
 import alora
 from alora.config.environment import describe_environment
 from alora.wire.native import GuardResponse
-from tests.vllm.test_guard import metric, start
+from tests.vllm.guard_server import metric, start
 
 pytestmark = [
     pytest.mark.skipif("ALORA_AFFINITY" not in os.environ, reason="takes minutes; name its output by ALORA_AFFINITY"),

@@ -5,9 +5,7 @@ In a process of its own: an engine that ends takes the process groups of all oth
 
 import json
 import os
-import runpy
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -97,22 +95,6 @@ def test_every_system_answers_as_its_reference_does(run):
     assert {one.system for one in grid.agreement if one.against == "the packed scorer"} == {"alora", AA}
 
 
-def test_nothing_but_the_machine_withholds_a_ratio(run):
-    code, record, folder = run
-    grid = cell(record, "grid", policies=4)
-    assert grid.ratio("base").refused[0].code == "OTHER_PROMPTS"
-    refused = {one.code for found in record.cells for ratio in found.ratios for one in ratio.refused}
-    assert refused <= {"OTHER_PROMPTS", "BIASED_AA", "NOISY_AA"}
-    assert code == int(bool(record.faults()))
-    assert "## Agreement" in (folder / "bench.md").read_text()
-
-
-def test_the_run_says_what_it_took(run):
-    _, record, _ = run
-    assert record.cpu_seconds > 0
-    assert sum(trial.run.wall for one in record.cells for trial in one.trials) < record.wall_seconds
-
-
 def test_a_population_beyond_the_slots_is_run_and_its_verdicts_compared_with_peft(run):
     _, record, _ = run
     beyond = {(one.system, one.population): one for one in record.load if one.question == "population"}
@@ -176,15 +158,6 @@ def test_a_guard_request_is_measured_next_to_requests_of_the_same_adapters(tmp_p
     assert {one.code for ratio in found.ratios for one in ratio.refused} <= {"BIASED_AA", "NOISY_AA"}
 
 
-def test_the_guard_s_own_python_is_a_part_of_a_millisecond(monkeypatch, capsys):
-    script = Path(__file__).parents[2] / "scripts/guard_python_cost.py"
-    given = [str(bundles.battery()), "--base", str(bundles.base_folder()), "--policies", "3"]
-    monkeypatch.setattr(sys, "argv", [script.name, *given])
-    runpy.run_path(str(script), run_name="__main__")
-    count, _, took = capsys.readouterr().out.partition(" policies: ")
-    assert (count, 0 < float(took.removesuffix(" ms a policy\n")) < 5) == ("3", True)
-
-
 def test_what_a_request_costs_is_measured_on_this_plugin(tmp_path):
     sizes = ["--adapters", "2", "--repeats", "1", "--prefix-tokens", "64"]
     script = Path(__file__).parents[2] / "scripts/vllm_request_cost.py"
@@ -194,15 +167,3 @@ def test_what_a_request_costs_is_measured_on_this_plugin(tmp_path):
     (row,) = json.loads((tmp_path / "cost.json").read_text())["rows"]
     assert row["base_hashes_equal_stock"]
     assert all(taken > 0 for taken in row["ms_per_request"].values())
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (["bench.serving.workloads=[guard,grid]"], "alone"),
-        (["bench.serving.workloads=[guard]"], "base.source=smollm2"),
-    ],
-)
-def test_the_guard_workload_says_what_it_needs(settings, words):
-    refused = alora("bench", "serving", "bench=quick", *settings)
-    assert (refused.returncode, words in refused.stderr) == (2, True)

@@ -24,7 +24,7 @@ from alora.guard.reader import Served
 from alora.prefix.scorer import Scorer
 from alora.verdict import make_verdict
 from tests.vllm import bundles as store
-from tests.vllm.test_guard import TOLERANCE, metric, start
+from tests.vllm.guard_server import TOLERANCE, metric, start
 
 SECONDS = float(os.environ.get("ALORA_LOAD_SECONDS", "0"))
 ADMIN = {"X-Alora-Admin-Key": "admin"}

@@ -12,8 +12,8 @@ from prometheus_client.mmap_dict import MmapedDict
 
 from alora.guard.reader import Served
 from tests.vllm import bundles as store
+from tests.vllm.guard_server import SMALL, ask, metric, start
 from tests.vllm.http_server import ROOT
-from tests.vllm.test_guard import SMALL, ask, metric, start
 
 
 @pytest.mark.timeout(1200)  # two servers of three processes each

@@ -129,14 +129,6 @@ def test_lora_that_stock_vllm_serves_by_itself_shares_nothing_with_the_base(stoc
         assert hashes(prompt) == base
 
 
-def test_prompts_of_two_tenants_never_share():
-    prompt = list(range(40))
-    with stand_ins.block_hashing(BLOCK) as hashes:
-        seen = [hashes(prompt, salt=salt) for salt in ("one", "two", None)]
-    assert not set(seen[0]) & set(seen[1])
-    assert not set(seen[0]) & set(seen[2])
-
-
 def test_a_request_extended_by_its_answer_hashes_on_as_stock(stock_hashes):
     prompt = list(range(10))
     with stand_ins.block_hashing(BLOCK) as hashes:
@@ -152,14 +144,6 @@ def test_the_self_test_leaves_the_seed_of_a_running_engine(monkeypatch):
     with stand_ins.block_hashing(BLOCK):
         assert vars(kv_cache_utils)["NONE_HASH"] != b"the engine's"
     assert vars(kv_cache_utils)["NONE_HASH"] == b"the engine's"
-
-
-def test_many_prompts_do_not_grow_the_memory_without_bound():
-    kept = prefix_hash.BasePrefixes(BLOCK, capacity=3)
-    for start in range(10):
-        request = SimpleNamespace(cache_salt=None, prompt_token_ids=list(range(start, start + 8)))
-        kept.remember(request, [b"1", b"2"])
-    assert len(kept._seen) == 6, "each by its first block and as a whole"
 
 
 def test_conversations_behind_one_system_prompt_are_hashed_once_each():

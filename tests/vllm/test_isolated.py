@@ -1,9 +1,7 @@
 """What may not be shared is not shared."""
 
-import gc
 import itertools
 import shutil
-import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -25,13 +23,6 @@ def test_plain_lora_shares_no_block(engine, toys, first):
     engine.ask_one(ids, toys[first] if first else None)
     assert engine.ask_one(ids, toys["plain2"]).cached_tokens == 0
     assert engine.ask_one(ids, toys["plain2"]).cached_tokens == 96, "but its own, it does"
-
-
-@pytest.mark.parametrize("second", ["linear", None])
-def test_nothing_takes_blocks_of_plain_lora(engine, toys, second):
-    ids = prompt(70, suffix=40)
-    engine.ask_one(ids, toys["plain"])
-    assert engine.ask_one(ids, toys[second] if second else None).cached_tokens == 0
 
 
 def test_after_the_activation_no_two_adapters_share(engine, toys):
@@ -139,18 +130,6 @@ def test_what_cannot_be_read_is_the_requests_fault_and_not_the_servers(error, mo
     process_inputs = activation_source.process_inputs_patch(lambda self: SimpleNamespace(lora_request="any"))
     with pytest.raises(refusals.RefusedRequest, match="no space"):
         process_inputs(front_end)
-
-
-def test_an_engine_that_is_deleted_is_freed():
-    class Engine:
-        pass
-
-    engine = Engine()
-    activation_source.note_engine(engine, None)
-    gone = weakref.ref(engine)
-    del engine
-    gc.collect()
-    assert gone() is None
 
 
 def _keys(start: int, end: int, activation: int | None, **extra):

@@ -182,20 +182,6 @@ def test_an_aborted_request_leaves_no_copy_behind(engine, rewritable):
     assert not copy.exists()
 
 
-def test_copies_of_adapters_that_nobody_asks_for_any_more_are_deleted(toys):
-    """vLLM's server unloads an adapter, or gives its name another id, without a word to the engine core."""
-    records, copies = lora_ids.Records(2), []
-    for number, name in enumerate(("linear", "wide", "other"), start=1):
-        records.hold(number, records.read(toys[name].path))
-        copies.append(Path(records.known(number).copy))
-        records.hold(1, records.known(1))
-    records.sweep()
-    assert [copy.is_dir() for copy in copies] == [True, False, True]
-    folder = Path(records.folder)
-    del records
-    assert not folder.exists()
-
-
 def test_copies_do_not_grow_with_the_adapters_that_pass_through(engine, toys, monkeypatch):
     """Nobody adds or removes one where requests alone name them, as in vLLM.LLM.generate."""
     records = engine_records(engine.core)
@@ -379,23 +365,6 @@ def test_a_refused_request_keeps_no_weights_in_mind(engine, rewritable):
         engine.ask_one(list(range(60, 100)), adapter)
     rewritable(89)
     assert engine.ask_one(prompt(40), adapter).cached_tokens == 0
-
-
-def test_a_refused_request_leaves_no_copy_behind(engine, rewritable):
-    adapter, records = ToyAdapter("refused", next(NUMBERS), rewritable(100), INVOCATION), engine_records(engine.core)
-    records.sweep()
-    before = set(Path(records.folder).iterdir())
-    for _ in range(2):
-        with pytest.raises(AdapterError, match="not in the prompt"):
-            engine.ask_one(list(range(60, 100)), adapter)
-    assert set(Path(records.folder).iterdir()) == before
-    engine.ask_one(prompt(40), adapter)
-    rewritable(101)
-    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
-        engine.ask_one(prompt(40), adapter)
-    os.utime(Path(rewritable(100), "adapter_config.json"), (1e9, 1e9))
-    engine.ask_one(prompt(40), adapter)
-    assert len(set(Path(records.folder).iterdir()) - before) == 1, "the copy that is loaded"
 
 
 @pytest.mark.parametrize("tags", [None, ["weights"]])

@@ -10,7 +10,6 @@ from safetensors.torch import save_file
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import adapter_weights, lora_ids
-from alora.vllm_plugin.adapter_config import read_config
 from alora.vllm_plugin.carried_request import carry
 from alora.vllm_plugin.lora_ids import Records
 from tests.vllm.toy_engine import lora_request
@@ -30,12 +29,6 @@ def test_the_names_of_the_files_are_in_the_digest(home):
     before = records.read(str(home)).digest
     (home / "adapter_model.safetensors").rename(home / "adapter_model.bin")
     assert records.read(str(home)).digest != before
-
-
-def test_a_plain_adapter_with_a_head_is_one_that_adapts_it(home):
-    edit_config(str(home), alora_invocation_tokens=None, target_modules=["q_proj", "lm_head"])
-    found = read_config(str(home), "shown")
-    assert (found.is_alora, found.adapts_head) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -83,15 +76,6 @@ def test_plain_lora_goes_on_with_what_was_loaded_until_its_files_are_an_aloras(h
     edit_config(str(home), alora_invocation_tokens=[4, 5])
     with pytest.raises(AdapterError, match="changed after their weights were loaded"):
         records.of(asked(home))
-
-
-def test_the_same_content_is_the_same_record_however_often_it_is_written(home):
-    records = Records()
-    record = records.read(str(home))
-    (home / "adapter_model.safetensors").touch()
-    assert records.read(str(home)) is record
-    assert record.unchanged()
-    assert len(list(Path(records.folder).iterdir())) == 1
 
 
 def test_a_copy_that_nobody_holds_is_deleted_when_its_time_is_over(toys, monkeypatch):
@@ -152,26 +136,6 @@ def test_a_request_with_a_digest_changes_nothing_for_those_without_one(home, inv
     records.accept(1, elsewhere)
     with pytest.raises(AdapterError, match="give every adapter an id of its own"):
         records.of(asked(other))
-
-
-def test_a_folder_must_hold_the_weights_asked_for_although_its_id_holds_them_from_another(home, tmp_path):
-    records, other = Records(), Path(shutil.copytree(home, tmp_path / "other"))
-    records.hold(1, records.read(str(home)))
-    edit_config(str(other), lora_alpha=3)
-    with pytest.raises(AdapterError, match="holds other weights than are asked for"):
-        records.of(asked(other), records.known(1).digest)
-
-
-def test_the_digest_of_what_is_held_is_served_whatever_became_of_the_files(home):
-    records = Records()
-    first = records.of(asked(home))
-    records.accept(1, first)
-    edit_config(str(home), lora_alpha=3)
-    assert records.of(asked(home), first.digest) is first
-    with pytest.raises(AdapterError, match="other weights than are asked for"):
-        records.of(asked(home), "0" * 64)
-    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
-        records.of(asked(home))
 
 
 def test_an_id_above_the_workers_numbers_is_an_id(home):

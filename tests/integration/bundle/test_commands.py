@@ -17,7 +17,6 @@ from alora.bundle.battery import write_battery
 from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
-from alora.commands.train_results import say_fitted_again
 from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, Recipe
 from alora.data.splits import read_splits
@@ -215,17 +214,6 @@ def test_the_page_of_evaluate_states_what_the_adapter_has_and_not_the_commands_r
     assert not re.search(r"Another policy|\| (evaluation\.target|data\.validation_share|data\.noise) \|", page)
 
 
-def test_training_again_says_that_a_bundle_was_fitted_again(bundle, capsys):
-    made, evaluated = load_bundle(bundle), load_bundle(bundle).manifest.operating_point
-    say_fitted_again(made, evaluated)
-    assert capsys.readouterr().out == ""
-    say_fitted_again(made, replace(evaluated, threshold=0.123))
-    said = capsys.readouterr().out
-    assert "fitted again since, so the figures and the threshold above are not the bundle's: it has threshold" in said
-    assert f"{evaluated.threshold:.4f}" in said
-    assert f"alora evaluate artifact={bundle} measures it" in said
-
-
 def test_evaluate_a_battery_keeps_each_policys_rows(bundle, contents, place, tmp_path, capsys):
     add_second(bundle, contents)
     base, rows = f"base.source={place / 'base'}", f"data.test={place / 'rows.jsonl'}"
@@ -384,13 +372,6 @@ def test_export_of_an_unproven_adapter_is_refused(run_folder, tmp_path, capsys, 
     assert not (tmp_path / "b").exists()
 
 
-def test_export_to_a_hub_that_is_not_there(bundle, capsys, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    assert main(["export", f"artifact={bundle}", "export.push_to=me/advice"]) == 2
-    assert "is not taken by the hub" in capsys.readouterr().err
-
-
 def test_a_plain_lora_goes_all_the_way(contents, place, tmp_path, capsys):
     lora = make_adapter(contents.base, activated=False)
     folder = write_bundle(
@@ -401,36 +382,3 @@ def test_a_plain_lora_goes_all_the_way(contents, place, tmp_path, capsys):
     rows = f"data.test={place / 'rows.jsonl'}"
     assert main(["evaluate", f"artifact={folder}", base, rows, f"output={report}", "evaluation.bootstrap=0"]) == 0
     assert read_evaluations(report)[0].method == "lora"
-
-
-BAD = {
-    "no artifact": ("score conversation={place}/talk.json", "artifact=DIR"),
-    "no conversation": ("score artifact={bundle}", "conversation=FILE.json"),
-    "another base": ("score artifact={bundle} base.source={place}/other conversation={place}/talk.json", "weights"),
-    "base unknown": ("score artifact={bundle} conversation={place}/talk.json", "base.source=FOLDER"),
-    "an adapter": ("score artifact={place}/adapter conversation={place}/talk.json", "alora export"),
-    "not an artifact": ("score artifact={place} conversation={place}/talk.json", "is not an artifact"),
-    "the same twice": (
-        "score bundles=[{bundle},{bundle}] base.source={place}/base conversation={place}/talk.json",
-        "answer the policy 'advice'",
-    ),
-    "no rows": ("evaluate artifact={bundle} base.source={place}/base", "data.test="),
-    "another base to evaluate on": (
-        "evaluate artifact={bundle} base.source={place}/other data.test={place}/rows.jsonl",
-        "weights",
-    ),
-    "too many golden rows": ("export artifact={run} export.golden_rows=99", "golden_rows=99"),
-    "output is a file": ("export artifact={bundle} output={place}/talk.json", "is not a bundle"),
-    "output is something else": ("export artifact={bundle} output={place}", "is not a bundle"),
-    "no output": ("export artifact={place}/adapter base.source={place}/base", "output=DIR"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input(case, bundle, run_folder, place, capsys):
-    command, message = BAD[case]
-    assert main(command.format(bundle=bundle, place=place, run=run_folder).split()) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert "Traceback" not in captured.err
-    assert captured.out == ""

@@ -55,10 +55,6 @@ def delete_invocation(folder: Path) -> None:
     edit(folder / "adapter_config.json", lambda config: config.pop("alora_invocation_tokens"))
 
 
-def null_invocation(folder: Path) -> None:
-    edit(folder / "adapter_config.json", lambda config: config.update(alora_invocation_tokens=None))
-
-
 def resign_file(folder: Path, name: str) -> None:
     record = file_record(folder / name)
     resign(folder, lambda m: m["files"].update({name: {"size": record.size, "sha256": record.sha256}}))
@@ -114,51 +110,27 @@ DAMAGE = {
         r"says that it passed, and holds: no dtype",
     ),
     "weights byte": (lambda f: flip_byte(f / "adapter_model.safetensors"), r"safetensors was changed after"),
-    "weights cut short": (lambda f: truncate(f / "adapter_model.safetensors"), r"safetensors is cut short: \d+ bytes"),
-    "weights longer": (
-        lambda f: (f / "adapter_model.safetensors").write_bytes((f / "adapter_model.safetensors").read_bytes() + b"x"),
-        r"safetensors is longer than it was written",
-    ),
     "a pickle next to it": (
         lambda f: (f / "adapter_model.bin").write_bytes(b"x"),
         r"advice/adapter_model.bin is not a file of this bundle, and its name makes it part of the adapter",
     ),
-    "embeddings next to it": (
-        lambda f: (f / "new_embeddings.safetensors").write_bytes(b"x"),
-        r"advice/new_embeddings.safetensors is not a file of this bundle",
-    ),
     "invocation deleted": (delete_invocation, r"has no alora_invocation_tokens.*silently run as a plain LoRA"),
-    "invocation null": (null_invocation, r"has no alora_invocation_tokens.*silently run as a plain LoRA"),
     "invocation changed": (
         lambda f: edit(f / "adapter_config.json", lambda c: c["alora_invocation_tokens"].append(9)),
         r"alora_invocation_tokens is \[.*9\], but the suffix",
     ),
     "rank changed": (lambda f: edit(f / "adapter_config.json", lambda c: c.update(r=8)), r"adapter_config.json"),
-    "config is not JSON": (
-        lambda f: (f / "adapter_config.json").write_text("{"),
-        r"adapter_config.json cannot be read",
-    ),
-    "config is a list": (lambda f: (f / "adapter_config.json").write_text("[]"), r"adapter_config.json cannot be read"),
     "manifest edited": (
         lambda f: edit(f / "alora.json", lambda m: m["operating_point"].update(threshold=0.01)),
         r"alora.json was changed after it was written",
     ),
     "manifest is not JSON": (lambda f: truncate(f / "alora.json"), r"alora.json cannot be read as JSON"),
-    "manifest is a list": (lambda f: (f / "alora.json").write_text("[]"), r"cannot be read as JSON \(a list"),
     "newer schema": (
         lambda f: resign(f, lambda m: m.update(schema_version=2)),
         r"schema_version is 2, and this alora reads 1; upgrade",
     ),
-    "schema is a word": (lambda f: resign(f, lambda m: m.update(schema_version=True)), r"schema_version is True, and"),
-    "schema is a fraction": (
-        lambda f: resign(f, lambda m: m.update(schema_version=1.0)),
-        r"schema_version is 1.0, and",
-    ),
-    "schema of no alora": (lambda f: resign(f, lambda m: m.update(schema_version=0)), r"schema_version is 0, and"),
-    "no schema": (lambda f: resign(f, lambda m: m.pop("schema_version")), r"schema_version is None"),
     "key missing": (lambda f: resign(f, lambda m: m.pop("policy")), r"not a valid manifest: KeyError: 'policy'"),
     "policy broken": (lambda f: resign(f, lambda m: m["policy"].update(labels={"a": "Yes"})), r"at least two"),
-    "marker is a word": (lambda f: resign(f, lambda m: m.update(activated="yes")), "activated: "),
     "marker false": (lambda f: resign(f, lambda m: m.update(activated=False)), r"says that this is a plain LoRA"),
     "suffix shifted": (
         lambda f: resign(f, lambda m: m["suffix"]["token_ids"].pop(0)),
@@ -167,10 +139,6 @@ DAMAGE = {
     "labels of one token": (
         lambda f: resign(f, lambda m: m["suffix"].update(label_token_ids=m["suffix"]["label_token_ids"][:1] * 2)),
         r"not one label token per label",
-    ),
-    "golden rows unlisted": (
-        lambda f: edit(f / "alora.json", lambda m: m["files"].pop("golden.jsonl")),
-        r"alora.json was changed after it was written",
     ),
     "threshold no probability": (
         lambda f: resign(f, lambda m: m["operating_point"].update(threshold=5)),
@@ -192,19 +160,10 @@ DAMAGE = {
         r"operating_point.temperature: .*nan",
     ),
     "no such dtype": (lambda f: resign(f, lambda m: m["base"].update(dtype="flat32")), r"dtype is 'flat32', not one"),
-    "threshold of no such dtype": (
-        lambda f: resign(f, lambda m: m["operating_point"].update(dtype="flat32")),
-        r"dtype is 'flat32', not one",
-    ),
     "path outside": (
         lambda f: resign(f, lambda m: m["files"].update({"../../passwd": {"size": 1, "sha256": ""}})),
         r"is none of alora.json",
     ),
-    "a name for several": (
-        lambda f: resign(f, lambda m: m["files"].update({"*": m["files"]["README.md"]})),
-        r"'\*' is none of alora.json",
-    ),
-    "card edited": (lambda f: flip_byte(f / "README.md"), r"README.md was changed after"),
     "missing card": (lambda f: (f / "README.md").unlink(), r"lacks README.md"),
     "another template": (
         lambda f: resign(f, lambda m: m["prompt"].update(template_kwargs={"chat_template": "{{ messages }}"})),
@@ -213,10 +172,6 @@ DAMAGE = {
     "weights unlisted": (
         lambda f: resign(f, lambda m: m["files"].pop("adapter_model.safetensors")),
         r"does not list adapter_model.safetensors",
-    ),
-    "certificate unlisted": (
-        lambda f: resign(f, lambda m: m["files"].pop("identity.json")),
-        r"does not list identity.json",
     ),
     "logits of three labels": (third_logit, r"golden.jsonl has not one logit per label"),
     "other digest": (
@@ -234,8 +189,6 @@ DAMAGE = {
         r"is not the certificate that alora.json names",
     ),
     "missing weights": (lambda f: (f / "adapter_model.safetensors").unlink(), r"lacks adapter_model.safetensors"),
-    "missing config": (lambda f: (f / "adapter_config.json").unlink(), r"lacks adapter_config.json"),
-    "missing certificate": (lambda f: (f / "identity.json").unlink(), r"lacks identity.json"),
     "missing golden rows": (lambda f: (f / "golden.jsonl").unlink(), r"lacks golden.jsonl"),
     "missing manifest": (lambda f: (f / "alora.json").unlink(), r"an adapter without alora.json.*alora export"),
     "certificate edited": (

@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import re
-import resource
 import shutil
 import time
 import warnings
@@ -25,7 +24,6 @@ from alora.bundle.write import BundleContents, copy_bundle, public_source, write
 from alora.config.schema import EvaluationSettings, PromptSettings
 from alora.data.probes import probe_conversations
 from alora.errors import BundleError, CheckFailed, ConfigError
-from alora.evaluation.calibration import fit_operating_point
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import Estimate
 from alora.evaluation.tables import evaluate
@@ -211,24 +209,6 @@ def test_what_is_no_bundle_is_never_replaced(contents, tmp_path):
         write_bundle(contents, tmp_path / "b")
 
 
-def test_a_place_that_cannot_be_written(contents):
-    with pytest.raises(BundleError, match=r"cannot be written to /proc/.*output="):
-        write_bundle(contents, "/proc/alora/bundle")
-
-
-def test_a_disk_that_fills_up(contents, folder, tmp_path):
-    before = (folder / "alora.json").read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))  # the weights are larger
-    try:
-        with pytest.raises(BundleError, match=r"cannot be written to .*with space"):
-            write_bundle(replace(contents, operating_point=replace(POINT, threshold=0.9)), folder)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert (folder / "alora.json").read_bytes() == before
-    assert names(tmp_path) == ["advice"]
-
-
 WRITER = """
 import sys
 from dataclasses import replace
@@ -298,14 +278,6 @@ def test_public_source(source, public):
     assert public_source(source) == public
 
 
-def test_a_folder_here_is_a_local_base_unless_it_is_named_like_alora_s_own(tmp_path, monkeypatch):
-    for name in ("mine", "smollm2"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert public_source("mine") == ("mine", True)
-    assert public_source("smollm2") == ("smollm2", False)
-
-
 def test_the_card_says_what_matters(contents, tmp_path):
     rng = np.random.default_rng(0)
     label_ids = (rng.random(60) < 0.5).astype(np.int64)
@@ -362,17 +334,6 @@ def test_the_card_says_what_matters(contents, tmp_path):
     assert "<script>" not in body
     assert "\n# Not a heading" not in body
     assert "\n---\n" not in body
-
-
-def test_the_card_has_no_interval_without_resamples(contents, tmp_path):
-    predictions = Predictions(contents.policy, np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 1]))
-    settings = EvaluationSettings(bootstrap=0)
-    point = fit_operating_point(predictions.logits_NL, predictions.label_ids_N, settings)
-    tested = replace(evaluate(predictions, POINT, settings, method="alora"), adapter_digest="d")
-    told = replace(contents, evaluations=(tested,), operating_point=point)
-    body = (write_bundle(told, tmp_path / "b", golden_rows=1).folder / "README.md").read_text()
-    assert "0 truncated.\n" in body
-    assert "interval" not in body
 
 
 def test_names_in_the_card_are_no_markup(contents, tmp_path):

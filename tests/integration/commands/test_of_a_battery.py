@@ -112,47 +112,6 @@ def test_evaluate_each_policy_on_its_own_rows(place, tmp_path):
     assert read_evaluations(output)[0].metrics.value("auroc") == recorded[0].metrics.value("auroc")
 
 
-def test_rows_that_name_no_policy_are_the_one_that_is_chosen_s(place, tmp_path, capsys):
-    rows = [json.loads(line) for line in (place / "red.test.jsonl").read_text().splitlines()]
-    bare = [{name: value for name, value in row.items() if name != "policy"} for row in rows]
-    (tmp_path / "bare.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bare))
-    data, output = f"data.test={tmp_path / 'bare.jsonl'}", f"output={tmp_path}"
-    quick = ["evaluation.bootstrap=0", output]
-    assert main(["evaluate", at(place, "run"), data, "policies=[red]", *quick]) == 0
-    assert main(["fleet", at(place, "run"), data, "policies=[red]", *quick]) == 0
-    assert main(["evaluate", at(place, "run"), data, *quick]) == 2
-    assert "names one of red, blue" in capsys.readouterr().err
-
-
-def test_the_policies_of_the_training_may_be_repeated(place, tmp_path, capsys):
-    file, quick = f"policy.file={place / 'policies.yaml'}", ["evaluation.bootstrap=0", f"output={tmp_path / 'e.json'}"]
-    for more in (["policies=[red,blue]"], [], ["policy.id=blue", "policies=[blue]"]):
-        assert main(["evaluate", at(place, "run"), file, *more, *quick]) == 0, more
-    assert main(["validate", at(place, "run"), file, "policies=[red]", "identity.conversations=1"]) == 0
-    (tmp_path / "other.yaml").write_text("- {id: red, title: No red}\n- {id: blue, title: No other blue}\n")
-    other = f"policy.file={tmp_path / 'other.yaml'}"
-    assert main(["evaluate", at(place, "run"), other, "policies=[red]", *quick]) == 0
-    capsys.readouterr()
-    for more in ([other], [file, "policy.id=blue"], [other, "policy.id=blue", "policies=[blue]"]):
-        assert main(["evaluate", at(place, "run"), *more, *quick]) == 2, more
-        assert "keeps to what it was trained with" in capsys.readouterr().err
-
-
-def test_the_runs_page_leads_to_each_policys(place):
-    overview = (place / "run/report.html").read_text()
-    for name in ("red", "blue"):
-        page = (place / "run/policies" / name / "report.html").read_text()
-        assert f'href="policies/{name}/report.html"' in overview
-        assert f"No {name}" in page
-        losses = json.loads((place / "run/policies" / name / "training.json").read_text())["losses"]
-        assert len(losses["training"]) == len(losses["validation"]) > 1
-        assert "Loss" in page
-        table = pq.read_table(place / "run/policies" / name / "predictions.parquet")
-        assert set(zip(table["split"].to_pylist(), table["method"].to_pylist(), strict=True)) == {
-            (split, method) for split in ("validation", "test") for method in ("alora", "prompt", "bag_of_words")
-        }
-
-
 @pytest.mark.parametrize("name", ["e.html", "e.parquet", "e.red.html"])
 def test_evaluate_never_writes_over_a_users_page(place, name, tmp_path, capsys):
     (tmp_path / name).write_text("<!doctype html>mine")

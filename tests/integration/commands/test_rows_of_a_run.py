@@ -107,27 +107,6 @@ def test_what_the_command_spells_out_counts_even_where_it_is_the_default(place):
     assert "bag_of_words" not in evaluated(place, "data.train=null")
 
 
-def test_the_column_of_labels_that_is_named_counts_over_the_runs_column_for_each_policy(tmp_path):
-    overrides = [item for item in toy_overrides(tmp_path, tmp_path / "run") if not item.startswith("data.")]
-    rows = []
-    for number, line in enumerate(write_rows(tmp_path / "rows.jsonl", 40, 0).read_text().splitlines()):
-        row = json.loads(line)
-        rows.append({"prompt": row["prompt"], "toy": row["human"], "ann": {"toy": row["label"]}, "id": number})
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = [f"data.{name}={file}" for name in ("train", "validation", "test")]
-    more = ["data.columns.label=%policy%", "training.learning_rate=0.03", "training.max_steps=40"]
-    assert main(["train", *overrides, *data, *more]) == 0
-    shutil.copy(file, tmp_path / "test.jsonl")
-    right = evaluated(tmp_path)["alora"]
-    assert right > 0.9
-    assert evaluated(tmp_path, "data.columns.labels=ann")["alora"] == pytest.approx(1 - right)
-    (tmp_path / "ann.yaml").write_text("data: {columns: {labels: ann}}\n")
-    assert evaluated(tmp_path, f"recipe={tmp_path / 'ann.yaml'}")["alora"] == pytest.approx(1 - right)
-    assert evaluated(tmp_path, f"recipe={tmp_path / 'run/run.yaml'}", "data.columns.labels=ann")["alora"] < 0.1
-    assert main(["train", *overrides, *data, *more, "data.columns.labels=ann"]) == 2
-
-
 def test_a_recipe_that_is_named_counts_as_the_command_line_does(trained, place, capsys):
     for name, text in {
         "default": "columns: {label: label}",
@@ -209,16 +188,6 @@ def test_a_setting_that_would_change_nothing_is_refused(trained, place, capsys, 
     assert "evaluation.target: without effect on alora evaluate" in capsys.readouterr().err
 
 
-def test_a_recipe_of_another_policy_beside_a_run_does_not_concern_it(trained, place, monkeypatch):
-    (place / "recipe.yaml").write_text("policy: {id: other, title: Other, rule: Other.}\nprompt: {layout: turns}\n")
-    monkeypatch.chdir(place)
-    adapter = [f"artifact={place / 'run/policies/toy/adapter'}", f"base.source={trained / 'base'}"]
-    quick = ["evaluation.bootstrap=0", "data.test=test.jsonl", "data.columns.label=human"]
-    assert main(["evaluate", *adapter, *quick, "output=e"]) == 0
-    assert main(["export", f"artifact={place / 'run'}", "output=bundle"]) == 0
-    assert read_evaluations(place / "e/evaluation.json")[0].policy == "toy"
-
-
 def test_a_bundle_is_copied_as_it_is_or_not_at_all(place, capsys):
     given = ["export", f"artifact={place / 'run/battery/toy'}", f"output={place / 'copy'}"]
     assert main([*given, "prompt.layout=turns"]) == 2
@@ -226,13 +195,6 @@ def test_a_bundle_is_copied_as_it_is_or_not_at_all(place, capsys):
     assert not (place / "copy").exists()
     assert main([*given, "prompt.layout=transcript", "export.license=mit"]) == 0
     assert "export.license: without effect" in capsys.readouterr().err
-
-
-def test_what_a_verb_has_no_use_for_is_said(place, capsys):
-    assert main(["recalibrate", f"artifact={place / 'run'}", "prompt.layout=turns", "identity.conversations=1"]) == 0
-    assert "prompt.layout: without effect on alora recalibrate" in capsys.readouterr().err
-    assert main(["evaluate", f"artifact={place / 'run'}", "name=x", f"output={place}/${{name}}"]) == 0
-    assert "without effect" not in capsys.readouterr().err
 
 
 def test_jobs_of_a_sweep_never_write_to_one_place(place, capsys):
@@ -247,19 +209,6 @@ def test_jobs_of_a_sweep_never_write_to_one_place(place, capsys):
     assert main(["evaluate", "-m", artifact, "evaluation.bootstrap=5,6", each]) == 0
     assert {path.name for path in (place / "out").iterdir()} == {"0", "1"}
     assert f"{place}/out/1" in capsys.readouterr().out
-
-
-def test_a_run_that_names_no_rows_any_more_says_so(place, capsys):
-    run_yaml = place / "run/run.yaml"
-    lines = run_yaml.read_text().splitlines(keepends=True)
-    changed = ["  train: null\n" if line.startswith("  train: ") else line for line in lines]
-    changed = ["  validation: null\n" if line.startswith("  validation: ") else line for line in changed]
-    assert changed != lines
-    run_yaml.write_text("".join(changed))
-    assert main(["recalibrate", f"artifact={place / 'run'}"]) == 2
-    assert "internal" not in capsys.readouterr().err
-    assert evaluated(place).keys() == {"alora"}
-    assert "no bag of words" not in capsys.readouterr().err
 
 
 def test_figures_on_rows_that_the_run_was_trained_on_are_no_news(place, capsys):
@@ -286,27 +235,3 @@ def test_figures_on_rows_that_the_run_was_trained_on_are_no_news(place, capsys):
         assert {item.method: item.trained_on for item in found} == leaks, "the adapter knows the run's own rows"
     evaluated_strictly = ["evaluate", f"artifact={place / 'run'}", f"data.test={place / 'mixed.jsonl'}", "strict=true"]
     assert main([*evaluated_strictly, f"output={place / 'out'}"]) == 1
-
-
-def test_rows_of_a_training_file_that_has_changed_since_are_counted_by_what_is_there(place, capsys):
-    run_yaml = place / "run/run.yaml"  # which names the first folder's rows
-    first = run_yaml.read_text().split("train: ", 1)[1].split("\n")[0]
-    run_yaml.write_text(run_yaml.read_text().replace(first, str(place / "train.jsonl")))
-    lines = (place / "train.jsonl").read_text().splitlines()
-    (place / "mixed.jsonl").write_text("\n".join(lines[:30]))
-    (place / "train.jsonl").write_text("\n".join([*lines, (place / "test.jsonl").read_text().splitlines()[0]]))
-    for more in ([], [f"data.train={place / 'test.jsonl'}"]):
-        evaluated(place, f"data.test={place / 'mixed.jsonl'}", *more)
-        told = capsys.readouterr().err
-        assert "30 of its 30 test rows are rows that it was trained on or calibrated by" in told
-        assert "the training rows have changed since the run" in told
-        assert ("no bag of words: the rows of" in told) == (not more)
-        found = read_evaluations(place / "out" / "evaluation.json")
-        assert {item.trained_on for item in found if item.method == "alora"} == {30}
-
-
-def test_an_output_that_is_a_file_of_the_users_is_refused_before_anything_is_scored(place, capsys):
-    (place / "policy.yaml").write_text("mine")
-    command = ["evaluate", f"artifact={place / 'run'}", f"data.test={place / 'test.jsonl'}"]
-    assert main([*command, f"output={place / 'policy.yaml'}"]) == 2
-    assert "policy.yaml is a file, and no report" in capsys.readouterr().err

@@ -146,26 +146,6 @@ def test_a_row_that_is_too_long_is_named_and_the_old_file_stays(rows, tmp_path, 
     assert [entry.name for entry in tmp_path.iterdir() if "alora-part" in entry.name] == []
 
 
-def test_the_rows_themselves_are_not_written_over(rows, capsys):
-    line = {"conversation": "mine", "verdicts": [], "messages": [{"role": "user", "content": "hi"}]}  # as a report's
-    rows.write_text(before := json.dumps(line) + "\n")
-    assert score(rows, f"output={rows}") == 2
-    assert "not a report" in capsys.readouterr().err
-    assert rows.read_text() == before
-
-
-def test_a_dash_is_no_folder(rows, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert score(rows, "output=-") == 2
-    assert "output=- is not a file" in capsys.readouterr().err
-    assert not (tmp_path / "-").exists()
-
-
-@pytest.mark.parametrize("given", ["me/advice", "me/advice@main", "some.one/a-b_c@v1.2/x"])
-def test_a_hub_id_stays_as_it_is(given):
-    assert paths.HUB_ID.fullmatch(given)
-
-
 @pytest.mark.parametrize("given", ["/a/b", "./a/b", "../a", "~/a", "a", "a/b/c", "a/../b", "a/b@", "hub:a/b", "-a/b"])
 def test_a_path_is_no_hub_id(given):
     assert not paths.HUB_ID.fullmatch(given)

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -13,9 +12,7 @@ import pytest
 
 import alora
 from alora.batch.log_rows import survey
-from alora.bundle.artifact import open_artifact
 from alora.cli import main
-from alora.config.schema import PromptSettings
 from tests.forked import kill_when, start_forked
 from tests.vllm import bundles as store
 
@@ -122,20 +119,6 @@ def test_a_complete_job_is_not_run_again_and_another_one_is_refused(name, log, t
     assert contents(output) == before
 
 
-def test_other_prompt_settings_are_another_job(log, tmp_path, capsys, monkeypatch):
-    def shorter(*asked):
-        bundles, base = open_artifact(*asked)
-        return [
-            replace(one, manifest=replace(one.manifest, prompt=PromptSettings(max_prefix_tokens=120)))
-            for one in bundles
-        ], base
-
-    assert score(log, tmp_path / "v") == 0
-    monkeypatch.setattr("alora.batch.log_job.open_artifact", shorter)
-    assert score(log, tmp_path / "v") == 2
-    assert "another job: policies.advice.prompt.max_prefix_tokens (400, now 120)" in capsys.readouterr().err
-
-
 def test_no_row_is_lost(log, tmp_path, capsys, monkeypatch):
     lines = log.read_text().splitlines()
     lines[3], lines[20], lines[49] = '{"messages": []}', "[", json.dumps({"messages": [{"role": "x", "content": "y"}]})
@@ -183,24 +166,6 @@ def test_strict_refuses_before_anything_is_written(log, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
-def test_rows_without_any_verdict_are_an_answer_of_no(tmp_path):
-    log = tmp_path / "log.jsonl"
-    log.write_text("[1]\n[2\n")
-    log.write_text("1\n2\n")
-    assert score(log, tmp_path / "v.parquet") == 1
-    assert len(rejected(tmp_path / "v.rejected.jsonl")) == 2
-
-
-def test_rows_of_a_table_and_of_parquet(log, tmp_path):
-    texts = [talk(number)["messages"][0]["content"] for number in range(9)]
-    columns = pyarrow.table({"id": [str(n) for n in range(9)], "prompt": texts})
-    pyarrow.csv.write_csv(columns, tmp_path / "log.csv")
-    pyarrow.parquet.write_table(columns, tmp_path / "log.parquet")
-    for kind in ("csv", "parquet"):
-        assert score(tmp_path / f"log.{kind}", tmp_path / f"{kind}.v.parquet") == 0
-    assert (tmp_path / "csv.v.parquet").read_bytes() == (tmp_path / "parquet.v.parquet").read_bytes()
-
-
 @pytest.mark.parametrize("name", ["mine.parquet", "mine"])
 def test_what_is_not_alora_s_stays(name, log, tmp_path, capsys):
     place = tmp_path / name
@@ -213,28 +178,6 @@ def test_what_is_not_alora_s_stays(name, log, tmp_path, capsys):
     assert score(log, place) == 2
     assert "holds no verdicts" in capsys.readouterr().err
     assert contents(place) == before
-
-
-def test_a_second_process_is_refused(log, tmp_path, capsys):
-    from filelock import FileLock
-
-    (tmp_path / "v").mkdir()
-    with FileLock(tmp_path / "v" / ".lock"):
-        assert score(log, tmp_path / "v") == 2
-    assert "another alora process works in" in capsys.readouterr().err
-
-
-def test_a_cluster_is_for_logs_into_parquet(log, tmp_path, capsys):
-    assert score(log, tmp_path / "v.jsonl", "cluster=ray") == 2
-    assert "output=FILE.parquet" in capsys.readouterr().err
-    assert not (tmp_path / "v.jsonl").exists()
-
-
-def test_one_conversation_s_verdicts_are_no_parquet(tmp_path, capsys):
-    (tmp_path / "talk.json").write_text(json.dumps(talk(3)))
-    assert score(tmp_path / "talk.json", tmp_path / "v.parquet") == 2
-    assert "output=FILE.parquet" in capsys.readouterr().err
-    assert not (tmp_path / "v.parquet").exists()
 
 
 def test_the_rows_to_label_are_read_by_the_columns_that_they_were_scored_by(tmp_path, monkeypatch, capsys):

@@ -136,13 +136,6 @@ def test_what_an_actor_finds_wrong_is_said_as_it_is(log, tmp_path, capsys):
     assert "Traceback" not in said
 
 
-def test_without_ray_the_extra_is_named(log, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "alora.batch.on_ray", raising=False)
-    assert score(log, tmp_path / "v", *ON_RAY) == 2
-    assert "alora-toolkit[ray]" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("address", ["garbage", "127.0.0.1:1"])
 def test_a_cluster_that_is_not_there_is_named(address, log, tmp_path):
     environment = os.environ | {"RAY_ADDRESS": address, "ALORA_CACHE": str(tmp_path / "cache")}
@@ -151,10 +144,3 @@ def test_a_cluster_that_is_not_there_is_named(address, log, tmp_path):
     assert found.returncode == 2, found.stderr
     assert f"RAY_ADDRESS is {address}; name one that runs" in found.stderr
     assert "Traceback" not in found.stderr
-
-
-def test_a_cluster_without_a_cpu_is_named(log, tmp_path, monkeypatch, capsys):
-    """The head of a cluster that grows by itself."""
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"memory": 1.0})
-    assert score(log, tmp_path / "v", "cluster=ray") == 2
-    assert "the Ray cluster has no CPU now; logs.actors=N" in capsys.readouterr().err

@@ -1,9 +1,6 @@
 """What Hydra makes of a command line, and what alora makes of it by itself, are the same settings."""
 
 import contextlib
-import os
-import re
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from alora.config.fill import fill, fresh
 from alora.config.paths import configs_folder
 from alora.config.schema import Recipe
 from alora.errors import ConfigError
-from tests.integration.config.test_compose import recipe_of, recipes_of
+from tests.integration.config.test_compose import recipes_of
 
 # Hydra's own idiom, which both read.
 RECIPE = """\
@@ -119,22 +116,6 @@ def test_help_lists_the_keys_of_the_verb_as_they_would_be(capsys):
 
 
 @pytest.mark.parametrize(
-    ("verb", "names"),
-    [
-        ("score", {"artifact": ["bundle", "battery"], "conversation": ["data"]}),
-        ("serve", {"artifact": ["bundle", "battery"]}),
-        ("report", {"logs.verdicts": ["verdicts"], "conversation": ["data"]}),
-        ("train", {"conversation": []}),
-    ],
-)
-def test_help_says_what_else_a_key_is_called(verb, names, capsys):
-    assert recipes_of(verb, "--help") == []
-    lines = {line.strip().partition("=")[0]: line for line in capsys.readouterr().out.splitlines()}
-    for key, others in names.items():
-        assert re.findall(r"\bor (\w+)=;", lines[key]) == others
-
-
-@pytest.mark.parametrize(
     ("line", "words"),
     [
         ("alora ", ["train", "score"]),
@@ -152,20 +133,3 @@ def test_the_shell_completes_verbs_then_keys_then_values(line, words, monkeypatc
     assert printed.err == ""
     assert set(words) <= set(found)
     assert bool(words) == bool(found)
-
-
-def test_completion_is_installed_for_alora_alone(capsys):
-    hydra_main.complete(["-sc", "install=bash"], [])
-    assert capsys.readouterr().out.rstrip().endswith("-F hydra_bash_completion alora")
-    with pytest.raises(ConfigError, match=r"install=csh: No completion plugin for 'csh'"):
-        hydra_main.complete(["-sc", "install=csh"], [])
-
-
-def test_the_surroundings_are_put_back(monkeypatch):
-    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    argv = list(sys.argv)
-    recipe_of("doctor")
-    with pytest.raises(ConfigError):
-        recipe_of("doctor", "+typo=1")
-    assert sys.argv == argv
-    assert "HYDRA_FULL_ERROR" not in os.environ

@@ -68,12 +68,6 @@ def test_nothing_chosen_is_the_schema():
     assert recipe == expected
 
 
-def test_there_are_options_and_recipes_to_test():
-    assert {"base", "adapter", "policy", "prompt", "training", "evaluation"} <= set(GROUPS)
-    assert {"quickstart", "lora_baseline"} <= set(RECIPES)
-    assert len(OPTIONS) >= 15
-
-
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_loads_and_sets_its_own_keys(group, option):
     recipe = recipe_of("doctor", f"{group}={option}")
@@ -95,13 +89,6 @@ def test_every_recipe_loads_with_its_files(name):
     assert recipe.name == name
     for path in (recipe.policy.file, recipe.data.train, recipe.data.validation, recipe.data.test):
         assert path is None or Path(path).is_file()
-
-
-def test_hub_ids_and_thinking_off_for_qwen3():
-    found = {name: recipe_of("doctor", f"base={name}").base for name in HUB_IDS}
-    assert {name: base.source for name, base in found.items()} == HUB_IDS
-    for name, base in found.items():
-        assert base.template_kwargs == ({"enable_thinking": False} if name.startswith("qwen3") else {})
 
 
 @pytest.mark.parametrize("override", ["training=null", "recipe=null", "base=3", "policy=[1,2]"])
@@ -200,29 +187,6 @@ class TestLocalRecipe:
         other = recipe_of("check", "base=llama3_2_1b", "adapter=alora")
         assert (other.base.source, other.base.template_kwargs, other.name) == (HUB_IDS["llama3_2_1b"], {}, "alora")
 
-    @pytest.mark.parametrize(
-        ("text", "words"),
-        [
-            ("name: [", r"recipe.yaml:\d+: not YAML"),
-            ("- a\n- b\n", "a recipe is a YAML mapping"),
-            ("naem: x\n", "recipe.yaml:1: unknown key 'naem'"),
-            ("training:\n  epochs: soon\n", "recipe.yaml:2: training.epochs is .soon.; it must be a number"),
-            ("training: 3\n", "training is 3, but it is a section; set keys below it, such as training.epochs"),
-            ("data:\n  columns: text\n", "data.columns is text, but it is a section"),
-            (
-                "defaults:\n  - override /base: smollm3\n",
-                "base=smollm3: there is no such option; did you mean base=smollm2?",
-            ),
-            ("name: ${nope}\n", "nope"),
-            ("policy:\n  labels: {bad: Yes, good: No}\n", "put the word in quotes"),
-            ("a: \x00\n", "not YAML"),
-        ],
-    )
-    def test_a_mistake_in_it_is_told(self, here, text, words):
-        (here / "recipe.yaml").write_text(text)
-        with pytest.raises(ConfigError, match=f"(?s){words}"):
-            recipe_of("train")
-
 
 def test_a_config_folder_brings_recipes_and_files_of_its_own(here):
     (here / "extra/recipe").mkdir(parents=True)
@@ -232,28 +196,6 @@ def test_a_config_folder_brings_recipes_and_files_of_its_own(here):
     recipe = recipe_of("train", "--config-dir", "extra", "recipe=ours", "base=smollm2")
     assert recipe.policy.file == str(here / "extra/rule.yaml")
     assert recipe.data.train == str(here / "extra/recipe/rows.jsonl")
-
-
-def test_low_memory_has_the_default_s_optimiser_step():
-    given = ("recipe=quickstart",)
-    (usual,), (low,) = recipes_of("train", *given), recipes_of("train", *given, "training=low_memory")
-    steps = {it.training.batch_size * it.training.gradient_accumulation_steps for it in (usual, low)}
-    assert steps == {usual.training.batch_size}
-    assert low.training.batch_size < usual.training.batch_size
-
-
-def test_settings_of_hydra_that_do_nothing_are_remarked_on(here):
-    notes: list[str] = []
-    recipes_of("doctor", "hydra.job.chdir=true", "hydra.searchpath=[]", notes=notes)
-    assert notes == ["hydra.job.chdir=true: what is set of Hydra counts in a sweep (-m)"]
-
-
-def test_a_search_path_of_hydra_s_own_brings_groups(here):
-    (here / "extra/team").mkdir(parents=True)
-    (here / "extra/team/ours.yaml").write_text("# @package _global_\nname: ours\n")
-    assert recipe_of("doctor", f"hydra.searchpath=[file://{here}/extra]", "+team=ours").name == "ours"
-    with pytest.raises(ConfigError, match="unknown key 'team'"):
-        recipe_of("doctor", "+team=ours")
 
 
 @pytest.fixture
@@ -307,13 +249,6 @@ def test_a_recipe_that_only_lies_there_does_not_count(here):
     assert (recipe.strict, recipe.given, recipe.named) == (False, {"artifact"}, set())
     (recipe,) = recipes_of("evaluate", "artifact=artifact", "recipe=./recipe.yaml")
     assert recipe.named == {"strict"}
-
-
-@pytest.mark.parametrize("more", [[], ["hydra.job.chdir=true"]])
-def test_a_job_in_another_folder_knows_its_options(conf, here, more):
-    given = ["artifact=artifact", "hydra.searchpath=[file://conf]", "+data=floats", "output=a,b", *more]
-    for job in recipes_of("evaluate", "-m", *given):
-        assert job.given == {"artifact", "data.label_map", "output"}
 
 
 @pytest.mark.parametrize("choice", ["evaluation.target=recall", "+team/eval@evaluation=x"])

@@ -79,16 +79,6 @@ def test_a_damaged_file_is_told(text, error, words, tmp_path):
         read_saved_recipe(tmp_path / "run.yaml")
 
 
-def test_a_missing_file_is_told(tmp_path):
-    with pytest.raises(RunError, match=r"run\.yaml"):
-        read_saved_recipe(tmp_path / "run.yaml")
-
-
-def test_settings_without_environment(tmp_path):
-    save_recipe(Recipe(), tmp_path / "run.yaml", {})
-    assert environment_above(tmp_path / "run.yaml") == {}
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -129,20 +119,3 @@ def test_it_runs_again_in_the_folder_of_another_name(saved, here, below):
     assert recipe_of("train", "recipe=run/run.yaml").run_dir == run_dir
     again = recipe_of("train", "recipe=run/run.yaml", "name=again")
     assert again == replace(saved, name="again", run_dir=str(Path(saved.run_dir).with_name("again")) + below)
-
-
-@pytest.mark.parametrize(
-    ("run_dir", "again"),
-    [
-        ("shop/out", "shop/out"),  # the project is named like the run
-        ("shop/shop/0", "shop/v2/0"),
-        ("archive/shop/out", "archive/shop/out"),
-    ],
-)
-def test_a_folder_that_has_the_runs_name_by_chance_keeps_it(here, monkeypatch, run_dir, again):
-    (here / "shop").mkdir()
-    monkeypatch.chdir(here / "shop")
-    recipe = replace(recipe_of("train", "recipe=quickstart"), name="shop", run_dir=str(here / run_dir))
-    save_recipe(recipe, here / "run.yaml", {})
-    assert recipe_of("train", "recipe=../run.yaml").run_dir == str(here / run_dir)
-    assert recipe_of("train", "recipe=../run.yaml", "name=v2").run_dir == str(here / again)

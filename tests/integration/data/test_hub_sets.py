@@ -128,22 +128,6 @@ def test_class_numbers_that_the_card_names(cells, hub):
     assert [r.labels["p"] for r in read("hub:me/chats", columns=ColumnSettings(messages="text"))] == ["ok", "violation"]
 
 
-@pytest.mark.parametrize("of_card", [["1", "2", "3"], None, ["1", "0"]])
-def test_class_names_of_the_card_and_of_the_file_count_once(of_card, hub):
-    """push_to_hub writes both; names may be digits."""
-    of_file = ["1", "0"] if of_card == ["1", "0"] else ["1", "2", "3"]
-    hub["r.parquet"] = parquet(
-        {"text": TEXT, "label": datasets.ClassLabel(names=of_file)}, text=["a", "b"], label=[0, 1]
-    )
-    lead = {"configs": [{"config_name": "default", "data_files": "r.parquet"}]}
-    if of_card:
-        kinds = [{"name": "text", "dtype": "string"}, {"name": "label", "dtype": {"class_label": {"names": of_card}}}]
-        lead["dataset_info"] = {"features": kinds}
-    hub["README.md"] = f"---\n{json.dumps(lead)}\n---\n".encode()
-    rows = sources.read_rows("hub:me/chats", Findings())
-    assert [row.value["label"] for row in rows] == of_file[:2]
-
-
 def test_configurations_and_shards_that_the_card_names(hub):
     for name, text in (("en/a.jsonl", "one"), ("en/b.jsonl", "two"), ("de/a.jsonl", "eins")):
         hub[name] = lines(row(text))
@@ -215,12 +199,6 @@ def test_what_a_card_says_of_reading_is_refused(option, hub):
         read("hub:me/chats")
 
 
-def test_a_separator_that_the_card_names_is_found_in_the_file(hub):
-    hub["README.md"] = card(data_files="r.csv", sep=";")
-    hub["r.csv"] = b"text;label\na;ok\n"
-    assert [r.labels["p"] for r in read("hub:me/chats", columns=ColumnSettings(messages="text"))] == ["ok"]
-
-
 @pytest.mark.parametrize("file", ["train.xml", "train.tar", "train.h5", "train.txt", "train.arrow", "train.jsonl.xz"])
 def test_another_format_is_refused(file, hub):
     hub[file] = b"<text>hello</text>"
@@ -264,22 +242,4 @@ def test_a_card_does_not_lead_out_by_a_path_that_looks_its_own(led, hub, tmp_pat
     hub["leads.json"] = json.dumps({led: [f"file://{tmp_path}/secret.jsonl"]}).encode()
     hub["rows.jsonl"] = lines(row())
     with pytest.raises(DataError, match=r"leads to 'reference://|cannot be loaded"):
-        read("hub:me/chats")
-
-
-@pytest.mark.parametrize("version", ["../../mine", "{home}/mine", "1/../../../../mine"])
-def test_a_card_chooses_no_place_for_the_copy(version, hub, tmp_path):
-    """datasets' cache of a data set lies below the version that its card names."""
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/own.txt").write_text("mine")
-    hub["README.md"] = card(data_files="rows.jsonl", version=version.format(home=tmp_path))
-    hub["rows.jsonl"] = lines(row())
-    assert len(read("hub:me/chats")) == 1
-    assert {path.name for path in tmp_path.iterdir()} == {"cache", "mine"}
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["own.txt"]
-
-
-def test_a_file_is_not_an_address_by_its_name(hub):
-    hub["train-reference::rows.jsonl"] = lines(row())
-    with pytest.raises(DataError, match=r"No \(supported\) data files found"):
         read("hub:me/chats")

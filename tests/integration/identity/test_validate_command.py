@@ -51,15 +51,6 @@ def test_an_adapter_that_names_its_base(folders, tmp_path: Path, capsys: pytest.
     assert [entry.name for entry in report.parent.iterdir()] == ["report.json"]
 
 
-def test_an_untrained_adapter_exits_1_with_a_report(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    report = tmp_path / "report.json"
-    assert validate(f"artifact={folders['zero']}", f"output={report}", "identity.dtypes=[float32]") == 1
-    printed = capsys.readouterr().out
-    assert "KV identity FAILS" in printed
-    assert "no difference where one must be" in printed
-    assert json.loads(report.read_text())["passed"] is False
-
-
 def test_a_plain_lora_exits_1_and_is_named(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     report = tmp_path / "report.json"
     assert validate(f"artifact={folders['lora']}", f"output={report}") == 1
@@ -78,13 +69,6 @@ def test_an_adapter_that_peft_cannot_load_is_refused(folders, tmp_path: Path, ca
     assert f"PEFT cannot load {adapter} (" in capsys.readouterr().err
 
 
-def test_json_on_standard_output(folders, capsys: pytest.CaptureFixture[str]):
-    assert validate(f"artifact={folders['alora']}", "json=true", "identity.negative_controls=false") == 0
-    certificate = json.loads(capsys.readouterr().out)
-    assert certificate["passed"] is True
-    assert certificate["dtypes"][0]["controls"] == []
-
-
 def test_rows_of_the_users_own_data(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     rows = tmp_path / "test.jsonl"
     messages = [{"role": "user", "content": "When will it arrive?"}, {"role": "assistant", "content": "Tomorrow."}]
@@ -96,24 +80,6 @@ def test_rows_of_the_users_own_data(folders, tmp_path: Path, capsys: pytest.Capt
     assert validate(*arguments, *policy) == 0
     names = [name for name, _, _ in json.loads(capsys.readouterr().out)["lengths"]]
     assert sorted(names) == ["conversation 1", "left-padded batch", "long prefix", "short prefix"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "artifact=DIR"),
-        (("artifact=.",), "not an artifact"),
-        (("artifact={alora}", "identity.conversations=99"), "must lie between 1 and"),
-        (("artifact={alora}", "identity.dtypes=[float8]"), "float8"),
-        (("artifact={alora}", "base.source={empty}"), "base"),
-    ],
-)
-def test_what_the_user_can_mend(folders, arguments, message, tmp_path, monkeypatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    places = {**folders, "empty": tmp_path / "empty"}
-    assert validate(*(argument.format(**places) for argument in arguments)) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_a_run_folder_brings_its_base_and_policy(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -2,8 +2,6 @@
 
 import json
 import re
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -60,35 +58,6 @@ def test_dimensions_that_cannot_be_read_are_built_in(capsys):
         assert "[BUILT_IN_DIMENSIONS]" in capsys.readouterr().out
 
 
-def test_dimensions_are_not_cut_off_as_a_vote_is(capsys):
-    """``judge.max_tokens`` is a vote's; and an answer that was cut is asked for again where it may be longer."""
-    limits: list[int] = []
-
-    def cut(number, body):
-        if asks_for(body) != "dimensions":
-            return honest(number, body)
-        limits.append(body["max_tokens"])
-        return honest(number, body) if body["max_tokens"] > 1500 else completion('{"topic": ["parcel", "ch')
-
-    assert generate(cut, pairs=2)[0] == 0
-    assert "[BUILT_IN_DIMENSIONS]" in capsys.readouterr().out
-    assert set(limits) == {1500}
-    Path("out/dimensions.yaml").unlink()
-    assert generate(cut, "judge.max_tokens=4000", pairs=2)[0] == 0
-    assert limits[-1] == 4000
-    assert report()["dimensions"] == "model"
-
-
-def test_a_busy_endpoint_is_waited_for(monkeypatch):
-    pauses: list[float] = []
-    monkeypatch.setattr("alora.llm.client.time", SimpleNamespace(sleep=pauses.append))
-    busy = lambda number, body: (429, {"Retry-After": "7"}, {}) if number % 3 == 0 else honest(number, body)  # noqa: E731
-    assert generate(busy, "judge.retries=3", pairs=2)[0] == 0
-    assert len(rows()) + len(rows("validation")) == 4
-    assert report()["failed_requests"] == len(pauses) > 0
-    assert set(pauses) == {7.0}
-
-
 @pytest.mark.parametrize("fault", [500, 1.0, b'{"choices": [{"mess', {"choices": []}])
 def test_what_failed_is_asked_again_by_the_next_call(fault):
     """A status, a timeout, cut JSON, no answer in it."""
@@ -106,12 +75,6 @@ def test_an_endpoint_that_is_down_ends_the_run(capsys):
     err = capsys.readouterr().err
     assert "the last 20 requests got no answer that can be read; it says HTTP 500" in err
     assert "Traceback" not in err
-
-
-def test_a_page_in_place_of_a_completion_is_named(capsys):
-    """As a gateway gives it for an address without its /v1."""
-    assert generate(lambda number, body: b"<html>hello</html>", "judge.retries=0", pairs=2)[0] == 2
-    assert "failed: HTTP 200: no chat completion; an endpoint's URL ends in its version" in capsys.readouterr().err
 
 
 def test_a_conversation_cannot_give_orders_to_its_judges():
@@ -208,17 +171,3 @@ def test_an_endpoint_that_repeats_the_key_does_not_have_it_printed(monkeypatch, 
     assert generate(telling, pairs=30)[0] == 2
     said = capsys.readouterr().err
     assert ("no such key: ***" in said, "SECRET" in said) == (True, False)
-
-
-def test_an_endpoint_that_wants_money_ends_the_run_at_once(capsys):
-    broke = (402, {}, {"error": {"message": "Insufficient Balance"}})
-    assert generate(lambda number, body: broke if number > 2 else honest(number, body)) == (2, 4)
-    assert "Insufficient Balance" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("fault", [500, (400, {}, {"error": {"message": "status 500"}})])
-def test_dimensions_that_were_never_answered_are_asked_for_again(fault, capsys):
-    assert generate(lambda number, body: fault if number == 0 else honest(number, body), pairs=2) == (2, 1)
-    assert "status 500" in capsys.readouterr().err
-    assert generate(honest, pairs=2)[1] == 1 + 2 + 4 * 3
-    assert report()["dimensions"] == "model"

@@ -8,7 +8,7 @@ import pytest
 from alora.cli import main
 from alora.commands.generate import generated
 from alora.config.compose import load_recipe
-from tests.integration.llm.scripted import POLICY, asks_for, command, generate, honest, pair, report, rows
+from tests.integration.llm.scripted import asks_for, command, generate, honest, pair, report, rows
 from tests.toy_recipe import toy_overrides
 from tests.unit.llm.endpoint import endpoint
 
@@ -52,11 +52,6 @@ def test_few_pairs_leave_a_validation_pair(pairs):
     assert {row["label"] for row in rows("validation")} == {"violation", "ok"}
 
 
-def test_one_pair_is_too_few_to_hold_one_out(capsys):
-    assert generate(honest, pairs=1)[0] == 1
-    assert "validation rows hold 0 of 2 labels" in capsys.readouterr().out
-
-
 def test_validation_rows_are_of_pairs_that_are_whole():
     def one_sided(number, body):
         blunt = asks_for(body) == "cases" and "Case 7," not in str(body)
@@ -64,21 +59,6 @@ def test_validation_rows_are_of_pairs_that_are_whole():
 
     assert generate(one_sided, "data.validation_share=0.01")[0] == 0
     assert {row["pair"] for row in rows("validation")} == {"pair-00007"}
-
-
-def test_rows_of_two_policies_are_trained_on_together(folder):
-    for name in ("a", "b"):
-        (folder / "policy.yaml").write_text(POLICY.replace("no_refunds", name))
-        assert generate(honest, f"output={name}", pairs=3)[0] == 0
-    assert not {row["id"] for row in rows(folder="a")} & {row["id"] for row in rows(folder="b")}
-
-
-def test_your_own_dimensions_may_be_there_first(folder):
-    (folder / "out").mkdir()
-    (folder / "out/dimensions.yaml").write_text("weather: [rain, snow]\n")
-    (folder / "out/.generated.json.0123abcd.alora-part").write_text("")
-    assert generate(honest, pairs=2)[1] == 2 + 4 * 3
-    assert set(rows()[0]["generated"]["cell"]) == {"weather"}
 
 
 def test_a_dimension_of_one_value_cannot_be_held_out(folder, capsys):
@@ -98,11 +78,6 @@ def test_a_budget_that_ends_the_run_is_in_the_report(capsys):
     assert generate(honest, "generate.max_calls=17", pairs=3)[0] == 0
     assert "generate.max_calls=17 was reached after 2 of 3 pairs" in capsys.readouterr().out
     assert (report()["pairs_wanted"], report()["pairs_asked"]) == (3, 2)
-
-
-def test_an_unencrypted_url_is_remarked_on(capsys):
-    main(command("http://192.0.2.1/v1", "judge.timeout=0.1"))
-    assert "whoever is between reads the conversations and the key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rule", ["rule: ''", ""])
@@ -157,33 +132,6 @@ def test_rows_that_are_edited_while_more_are_asked_for_are_not_written_over(fold
     assert (folder / "out" / name).read_text() == '{"kept": "by hand"}\n'
     (folder / "out" / name).unlink()
     assert generate(honest, pairs=13) == (0, 0), "what was answered is paid for once"
-
-
-def test_dropped_rows_that_were_edited_are_not_written_over(folder, capsys):
-    assert generate(honest, pairs=2)[0] == 0
-    (folder / "out/dropped.jsonl").write_text('{"kept": "by hand"}\n')
-    assert generate(honest, pairs=2) == (2, 0)
-    said = capsys.readouterr().err
-    assert "out/dropped.jsonl was edited since it was written, and would be written over; move it away" in said
-    assert (folder / "out/dropped.jsonl").read_text() == '{"kept": "by hand"}\n'
-    (folder / "out/dropped.jsonl").unlink()
-    assert generate(honest, pairs=2) == (0, 0)
-
-
-def test_a_missing_judge_is_named(capsys):
-    def one_of_two(number, body):
-        return 404 if body["model"] == "b" else honest(number, body)
-
-    assert generate(one_of_two, "generate.judges=[m,b]")[0] == 2
-    assert "model 'b' is served there" in capsys.readouterr().err
-
-
-def test_few_positive_validation_rows_are_said_as_alora_check_says_it(capsys):
-    assert generate(honest)[0] == 0
-    assert "2 of 4 validation rows are violation, a threshold needs 10" in capsys.readouterr().out
-    assert main(["check", "policy.file=policy.yaml", "data.train=out/train.jsonl",
-                 "data.validation=out/validation.jsonl"]) == 0  # fmt: skip
-    assert "[FEW_POSITIVES]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wrote", ["5", '{"train.jsonl": 5}', '{"train.jsonl": "abc"}'])

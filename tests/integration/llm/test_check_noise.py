@@ -2,7 +2,6 @@
 labels otherwise."""
 
 import json
-import re
 
 import pytest
 
@@ -32,22 +31,6 @@ def asked(tmp_path, monkeypatch):
     (tmp_path / "policy.yaml").write_text("id: toy\ntitle: No red\nrule: Nobody says red.\n")
     return ["check", f"base.source={toy_base_folder(tmp_path / 'base')}", "policy.file=policy.yaml",
             "data.train=train.jsonl", "data.validation=validation.jsonl", "prompt.max_prefix_tokens=400"]  # fmt: skip
-
-
-@pytest.mark.parametrize("counts", [(1, 0), (1, 1)])
-@pytest.mark.parametrize("strict", ["false", "true"])
-def test_too_few_rows_are_a_note(asked, counts, strict, tmp_path, capsys):
-    lines = (tmp_path / "train.jsonl").read_text().splitlines()
-    kept = [line for label, count in zip(("violation", "ok"), counts, strict=True)
-            for line in [line for line in lines if json.loads(line)["label"] == label][:count]]  # fmt: skip
-    (tmp_path / "train.jsonl").write_text("\n".join(kept) + "\n")
-    found = []
-    for noise in ("false", "true"):
-        code = main([*asked, "json=true", f"strict={strict}", f"data.noise={noise}"])
-        report = json.loads(capsys.readouterr().out)
-        found.append((code, report["ready"], report["findings"]))
-        assert any("too few rows of a label" in text for text in report["notes"]) == (noise == "true")
-    assert found[0] == found[1]
 
 
 def test_turned_labels_are_listed(asked, tmp_path, capsys):
@@ -118,28 +101,6 @@ def test_a_judge_no_better_than_one_label_for_all_is_warned_of(right, warned, as
     codes = [item["code"] for item in found]
     assert codes == ["JUDGE_UNSURE"] * warned + ["JUDGE_DISAGREES"] * (40 - right)
     assert not warned or "agrees with 40 of 80 labels, and one label for all rows would with 40;" in found[0]["problem"]
-
-
-def test_what_a_judge_takes_is_said_before_and_after(asked, capsys):
-    with endpoint(judge) as server:
-        more = ["data.noise=true", f"judge.url={server.url}", "judge.model=m"]
-        for prices, told in (
-            (["judge.input_price=5", "judge.output_price=10"],
-             "toy: 80 requests, 8000 input and 800 output tokens, cost 0.0480\n"),
-            ([], "toy: 0 requests, 0 input and 0 output tokens\n"),
-        ):  # fmt: skip
-            assert main([*asked, *more, *prices]) == 0
-            remarks = capsys.readouterr().err
-            before = "asking m about 80 rows of toy; answers that are in the cache cost nothing\n"
-            assert remarks.index(before) < remarks.index(told)
-
-
-def test_what_a_judge_took_is_said_where_it_ends_early(asked, capsys):
-    with endpoint(lambda number, body: says("ok") if number < 30 else 401) as server:
-        more = ["data.noise=true", f"judge.url={server.url}", "judge.model=m", "judge.concurrency=1"]
-        assert main([*asked, *more]) == 2
-    # A request may be under way when another one is refused.
-    assert re.search(r"^toy: \d+ requests, 3000 input and 300 output tokens$", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_no_judge_is_asked_about_a_policy_without_a_rule(asked, tmp_path, capsys):

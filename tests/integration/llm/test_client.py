@@ -1,16 +1,13 @@
 """The judge against a real server that fails in every way that servers do."""
 
 import json
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 
 from alora.config.schema import JudgeSettings
 from alora.data.conversation import Conversation, Message
 from alora.errors import ConfigError
-from alora.llm.client import LONGEST_PAUSE, JudgeClient, NoAnswer
+from alora.llm.client import JudgeClient, NoAnswer
 from alora.llm.judge_prompt import Answer
 from alora.policy import Policy
 from tests.unit.llm.endpoint import completion, endpoint, says
@@ -70,30 +67,6 @@ def test_a_failure_is_tried_again_and_counted(bad):
     assert answer == Answer(1, 0.9)
     assert (usage.requests, usage.failed_requests) == (3, 2)
     assert len(server.bodies) == 3
-
-
-def test_a_server_that_never_recovers_costs_its_retries_and_gives_no_answer():
-    answer, usage, _ = ask(lambda number, body: 500, retries=3)
-    assert answer is NoAnswer.FAILED
-    assert (usage.requests, usage.failed_requests) == (4, 4)
-
-
-def test_pauses_grow_and_the_endpoints_wish_is_followed_within_bounds(monkeypatch):
-    pauses: list[float] = []
-    monkeypatch.setattr("alora.llm.client.time", SimpleNamespace(sleep=pauses.append))
-
-    def busy(wish: str | None) -> object:
-        return 429, {} if wish is None else {"Retry-After": wish}, {"error": {"message": "slow down"}}
-
-    wishes = [None, None, None, "7", "86400", "-5", "inf"]
-    answer, usage, _ = ask(lambda number, body: busy(wishes[number]) if number < len(wishes) else says("ok"), retries=9)
-    assert answer == Answer(1, 0.9)
-    assert usage.requests == len(wishes) + 1
-    for attempt, pause in enumerate(pauses[:3]):
-        assert 0.001 * 2**attempt <= pause <= 0.00125 * 2**attempt
-    assert pauses[3:5] == [7.0, LONGEST_PAUSE]
-    assert pauses[5] < 1
-    assert pauses[6] == LONGEST_PAUSE == 30.0
 
 
 def test_a_slow_answer_is_given_up():
@@ -186,48 +159,6 @@ def test_a_setting_that_the_model_refuses_is_left_out(words):
     assert answer == Answer(1, 0.9)
     assert usage.requests == 3
     assert {"temperature", "max_tokens"} & server.bodies[-1].keys() == set()
-
-
-def test_threads_that_are_under_way_when_a_setting_is_left_out_try_again():
-    together = threading.Barrier(4, timeout=10)
-
-    def picky(number, body):
-        if "temperature" in body:
-            together.wait()  # all four have sent it before the first one hears of it
-            return 400, {}, {"error": {"message": "Unsupported value: 'temperature' does not support 0"}}
-        return says("ok")
-
-    with (
-        endpoint(picky) as server,
-        JudgeClient(JudgeSettings(url=server.url, model="m", retries=0)) as client,
-        ThreadPoolExecutor(4) as pool,
-    ):
-        answers = list(pool.map(lambda _: client.ask(POLICY, TALK), range(4)))
-    assert answers == [Answer(1, 0.9)] * 4
-    assert client.usage.requests == 8
-
-
-@pytest.mark.parametrize(
-    ("usage", "counted"),
-    [
-        ({"prompt_tokens": "10", "completion_tokens": 3.0}, (10, 3)),
-        ({"prompt_tokens": None}, (0, 0)),
-        ({}, (0, 0)),
-        (None, (0, 0)),
-    ],
-)
-def test_an_odd_count_of_tokens_costs_no_answer(usage, counted):
-    answer, told, _ = ask(lambda number, body: says("ok") | {"usage": usage})
-    assert answer == Answer(1, 0.9)
-    assert (told.requests, told.failed_requests) == (1, 0)
-    assert (told.input_tokens, told.output_tokens) == counted
-
-
-def test_nobody_at_home():
-    settings = JudgeSettings(url="http://127.0.0.1:9/v1", model="m", retries=1, timeout=2.0)
-    with JudgeClient(settings, pause=0.001) as client:
-        assert client.ask(POLICY, TALK) is NoAnswer.FAILED
-        assert client.usage.failed_requests == 2
 
 
 @pytest.mark.parametrize("status", [302, 307, 308])

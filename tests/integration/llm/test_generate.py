@@ -49,18 +49,6 @@ def test_rows_with_their_origin_split_by_pair(capsys):
     assert [row.labels["no_refunds"] for row in splits.train] == [row["label"] for row in train]
 
 
-def test_the_same_command_pays_for_nothing_twice():
-    generate(honest)
-    first = rows()
-    assert generate(honest)[1] == 0
-    assert rows() == first
-    lines = Path("out/calls.jsonl").read_text().splitlines()
-    none = json.dumps(json.loads(lines[39]) | {"text": {"a": 1}})  # no answer that a model gave
-    Path("out/calls.jsonl").write_text("\n".join([*lines[:39], none, lines[40][:20]]))  # killed in a line's middle
-    assert generate(honest)[1] == len(lines) - 39
-    assert rows() == first
-
-
 def test_a_killed_command_pays_for_no_answer_twice(tmp_path):
     processes = []
 
@@ -89,10 +77,6 @@ def test_the_key_comes_from_the_environment_and_goes_into_no_file(folder, monkey
     assert not [file for file in folder.rglob("*") if file.is_file() and b"s3cret-key" in file.read_bytes()]
 
 
-def test_ten_judges_are_ten_questions():
-    assert generate(honest, "generate.votes=10", pairs=1)[1] == 1 + 1 + 2 * 10
-
-
 def test_the_budget_in_calls_is_exact_and_more_of_it_goes_on(capsys):
     assert generate(honest, "generate.max_calls=30")[1] == 30
     told = capsys.readouterr().err
@@ -119,15 +103,6 @@ def test_the_budget_in_money():
     assert report()["cost"] == pytest.approx(0.1 + 24 * 0.35)
     assert main(["generate", "policy.file=policy.yaml", "judge.url=http://127.0.0.1:9/v1", "judge.model=m",
                  "generate.max_cost=2", "output=other"]) == 2  # fmt: skip
-
-
-def test_edited_dimensions_are_the_ones_that_count():
-    generate(honest, pairs=2)
-    Path("out/dimensions.yaml").write_text("weather: [rain, snow]\n")
-    assert generate(honest, pairs=2)[1] == 2 + 4 * 3
-    assert {row["generated"]["cell"]["weather"] for name in ("train", "validation") for row in rows(name)} == {
-        "rain", "snow",
-    }  # fmt: skip
 
 
 def test_judges_that_disagree_hear_each_other_once_and_are_then_left():
@@ -169,15 +144,6 @@ def test_text_that_gives_the_label_away_is_dropped(reply):
     assert {row["label"] for row in rows()} == {"violation"}
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [(("judge.url=null",), "needs judge.url"), (("judge.model=null",), "no judge.model=NAME")],
-)
-def test_nothing_is_sent_without_an_endpoint_and_a_model(more, words, capsys):
-    assert generate(honest, *more) == (2, 0)
-    assert words in capsys.readouterr().err
-
-
 def test_a_folder_of_something_else_is_left_alone(folder, capsys):
     (folder / "out").mkdir()
     (folder / "out/train.jsonl").write_text("mine")
@@ -216,9 +182,3 @@ def test_validation_rows_have_a_value_that_no_training_row_has(capsys):
     assert len(rows("validation")) == 8
     assert generate(honest, "generate.hold_out=weather")[0] == 2
     assert "out/dimensions.yaml: topic, tone" in capsys.readouterr().err
-
-
-def test_a_held_out_dimension_leaves_training_rows():
-    assert generate(honest, "generate.hold_out=tone", "data.validation_share=0.95")[0] == 0
-    assert {row["generated"]["cell"]["tone"] for row in rows()} != set()
-    assert {row["generated"]["cell"]["tone"] for row in rows("validation")} != set()

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from alora.cli import main
 from tests.forked import start_forked
-from tests.integration.llm.scripted import asks_for, command, honest, pair, report, rows
+from tests.integration.llm.scripted import asks_for, command, honest, pair, report
 from tests.unit.llm.endpoint import endpoint
 
 FOUR = "judge.concurrency=4"
@@ -37,17 +37,6 @@ def test_answers_under_way_when_the_budget_ends_are_kept_and_counted(limit):
         assert report()["cost"] == pytest.approx(0.1 * len(server.bodies))
         assert main(command(server.url, FOUR, pairs=16)) == 0
         assert asked_twice(server) == 0
-
-
-def test_a_pair_behind_an_unfinished_one_is_written():
-    def late(number, body):
-        if "Case 0," in body["messages"][-1]["content"]:
-            time.sleep(0.5)
-        return honest(number, body)
-
-    with endpoint(late) as server:
-        main(command(server.url, "judge.concurrency=2", "generate.max_calls=9", pairs=2))
-    assert {row["pair"] for name in ("train", "validation") for row in rows(name)} == {"pair-00001"}
 
 
 def test_the_same_question_at_the_same_time_is_asked_once():

@@ -25,12 +25,3 @@ def test_text_becomes_a_bundle_and_the_figures_are_of_the_real_rows(folder, monk
     assert (folder / "run/bundle" / CERTIFICATE_FILE).is_file()
     found = json.loads((folder / "run/policies/toy/evaluation.json").read_text())["evaluations"]
     assert {item["metrics"]["rows"] for item in found if item["split"] == "test"} == {12}
-
-
-def test_strict_trains_on_no_rows_with_warnings(folder, monkeypatch, capsys):
-    monkeypatch.setenv("ALORA_CACHE", str(folder / "cache"))
-    more = ["data.train=generate", "data.validation=null", "judge.model=m", "generate.pairs=30", "strict=true"]
-    with endpoint(honest) as server:
-        assert main(["train", *toy_overrides(folder, folder / "run"), f"judge.url={server.url}", *more]) == 1
-    assert "strict=true, and the generated rows have warnings" in capsys.readouterr().err
-    assert not (folder / "run").exists()

@@ -21,16 +21,6 @@ def test_one_job_for_each_value_and_nothing_left(here):
     assert list(here.iterdir()) == []
 
 
-def test_recipe_files_may_be_swept(here):
-    for name in ("it's", "b"):
-        (here / f"{name}.yaml").write_text(f"recipe: quickstart\nname: {name}\n")
-    assert [one.name for one in recipes_of("train", "-m", "recipe=it's.yaml,b.yaml,battery")] == [
-        "it's",
-        "b",
-        "battery",
-    ]
-
-
 def test_jobs_that_nothing_tells_apart_get_numbered_folders(here):
     recipes = recipes_of("train", "-m", "recipe=quickstart", "name=a,b", "training.seed=1,2")
     assert [(Path(item.run_dir).relative_to(here), item.training.seed) for item in recipes] == [
@@ -48,11 +38,6 @@ def test_of_a_key_given_twice_the_last_counts_as_in_a_single_run():
     ]
     (one, _) = recipes_of("train", "-m", "recipe=quickstart", "training.seed=1,2", "++training.seed=3", "name=a,b")
     assert one.training.seed == 3, "two jobs, by name alone"
-
-
-def test_mappings_with_any_key_are_shared():
-    given = ["recipe=quickstart", 'policy.labels={"a b": x, c: y}', "training.seed=1,2"]
-    assert [one.policy.labels for one in recipes_of("train", "-m", *given)] == [{"a b": "x", "c": "y"}] * 2
 
 
 def test_a_job_that_fails_does_not_lose_the_others():

@@ -1,13 +1,11 @@
 """Many policies by Hydra's launchers: none loses another, what is finished is skipped, each has its own folder."""
 
-import contextlib
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from alora.config.compose import load_recipe
 from alora.config.sweep import DONE, FAILED, LOST, SKIPPED, run_sweep
 from alora.errors import ConfigError, DataError
 
@@ -104,19 +102,6 @@ def test_a_failed_job_loses_no_other_and_finished_ones_are_skipped(here, launche
     assert list((here / "runs").glob(".sweep/*/jobs")) == []
 
 
-@pytest.mark.parametrize("name", ['a "b"', "end\\", "x\\'y", "a,b=[c]{d}", "joblib's"])
-def test_folders_of_any_name(here, name, monkeypatch):
-    """Hydra reads where jobs run as an override."""
-    (here / name).mkdir()
-    monkeypatch.chdir(here / name)
-    for shared in ("conf", "rows.jsonl"):
-        (here / shared).rename(shared)
-    code, records = _call("joblib" if "joblib" in name else "basic")
-    assert code == 2
-    assert [record.outcome for record in records] == [DONE, FAILED, DONE]
-    assert records[0].where == str(here / name / "runs/fleet/toy_a")
-
-
 def test_a_job_that_only_says_so_by_its_exit_code_has_failed(here):
     """As ``train`` does where a policy of a battery was left out."""
     records = run_sweep(
@@ -151,45 +136,9 @@ def test_a_process_that_dies_is_lost_and_named(here):
     assert any("the launcher or sweeper gave up" in note for note in notes)
 
 
-def test_policies_of_one_file_get_folders_of_their_own(here):
-    (here / "policies.yaml").write_text("")
-    found = []
-
-    def run(recipe):
-        found.append((recipe.policy.id, Path(recipe.run_dir).relative_to(here), Path(recipe.data.train).name))
-        return 0, None, False
-
-    (here / "rows").mkdir()
-    for name in ("a", "b"):
-        (here / f"rows/{name}.jsonl").write_text("")
-    base = ["-m", "base=smollm2", "policy.file=policies.yaml", "policy.id=a,b", "data.train=rows/${policy.id}.jsonl"]
-
-    def swept(*more: str) -> int:
-        return _highest(run_sweep("train", [*base, *more], run, _fails, lambda text: None))
-
-    assert swept() == 0
-    assert found == [("a", Path("runs/run/a"), "a.jsonl"), ("b", Path("runs/run/b"), "b.jsonl")]
-    found.clear()
-    assert swept("name=${policy.id}") == 0
-    assert [folder for _, folder, _ in found] == [Path("runs/a"), Path("runs/b")]
-    found.clear()  # seeds are not told apart by policy
-    assert swept("training.seed=0,1") == 0
-    assert [folder for _, folder, _ in found] == [Path(f"runs/run/{number}") for number in range(4)]
-
-
 def test_a_launcher_that_is_not_installed_is_named(here):
     with pytest.raises(ConfigError, match=r"hydra/launcher=rq is not installed.*alora-toolkit\[launchers\]"):
         _call("basic", "hydra/launcher=rq")
-
-
-def test_the_slurm_preset_composes(here, capsys):
-    argv = ["hydra/launcher=slurm", "hydra.launcher.partition=gpu", "--cfg", "hydra"]
-    with contextlib.suppress(SystemExit):
-        load_recipe("train", argv, lambda text: None)
-    text = capsys.readouterr().out
-    assert "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher" in text
-    assert "partition: gpu" in text
-    assert "max_num_timeout: 5" in text
 
 
 @pytest.mark.parametrize(
@@ -214,16 +163,3 @@ def test_jobs_that_would_write_to_one_place_are_refused(here, verb, more, place)
     records = run_sweep(verb, apart, lambda recipe: (outputs.append(recipe.output), (0, None, False))[1], _fails, print)
     assert [record.outcome for record in records] == [DONE, DONE]
     assert len(set(outputs)) == 2
-
-
-def test_comparisons_of_a_sweep_have_folders_of_their_own(here):
-    given = ["-m", "base=smollm2", "policy.title=t", "policy.rule=r", "data.train=rows.jsonl", "data.test=rows.jsonl"]
-    folders = []
-    run_sweep(
-        "compare",
-        [*given, "compare.rows=1,2"],
-        lambda recipe: (folders.append(recipe.run_dir), (0, None, False))[1],
-        _fails,
-        print,
-    )
-    assert len(set(folders)) == 2

@@ -14,7 +14,6 @@ from alora.config.schema import Recipe, TrackingSettings
 from alora.errors import MissingDependency
 from alora.training.tracking import require_tracking, start_tracking
 from tests.forked import AUDIT_LOG, Forked
-from tests.integration.tracking.wandb_file import OfflineRun
 from tests.toy_recipe import toy_overrides
 from tests.unit.config.test_secrets import SECRET, secretive
 
@@ -70,43 +69,22 @@ def killed_and_resumed(tmp_path_factory):
     first = _start(folder, *arguments)
     remotes = _watch(first, stop=lambda: any((folder / "run/checkpoints").glob("*/complete.json")))
     first.communicate()
+    before = json.loads((folder / "run/tracking/wandb/run.json").read_text())["id"]
     second = _start(folder, *arguments)
     remotes |= _watch(second)
     errors = second.communicate()[1]
     assert second.returncode == 0, errors
-    runs = [OfflineRun(path) for path in sorted((folder / "run/tracking/wandb/wandb").glob("offline-run-*"))]
-    return folder, runs, remotes, errors
+    return folder, before, remotes
 
 
 def test_a_resumed_run_keeps_its_id(killed_and_resumed):
-    folder, runs, _, _ = killed_and_resumed
-    assert len(runs) == 2
-    (run_id,) = set.union(*(run.ids for run in runs))
+    folder, run_id, _ = killed_and_resumed
+    assert len([*(folder / "run/tracking/wandb/wandb").glob("offline-run-*")]) == 2
     assert json.loads((folder / "run/tracking/wandb/run.json").read_text()) == {"id": run_id, "finished": True}
 
 
-def test_metrics_and_config_can_be_read_back(killed_and_resumed):
-    folder, runs, _, _ = killed_and_resumed
-    last = runs[-1]
-    losses = {
-        entry["train/global_step"]: entry for entry in last.history if "train/loss" in entry
-    }  # the killed one's, too
-    assert sorted(losses) == list(range(1, 13))
-    assert all({"train/loss/red", "train/loss/blue", "train/learning_rate"} <= set(entry) for entry in losses.values())
-    for entry in losses.values():
-        assert entry["train/loss"] == pytest.approx(entry["train/loss/red"] + entry["train/loss/blue"], rel=1e-4)
-    validated = {entry["train/global_step"] for entry in last.history if "eval/loss/blue" in entry}
-    assert validated == {2, 4, 6, 8, 10, 12}
-
-    assert (last.config["training"]["max_steps"], last.config["name"]) == (12, "toy")
-    assert set(Recipe.__dataclass_fields__) <= set(last.config)
-    figures = json.loads((folder / "run/policies/red/evaluation.json").read_text())["evaluations"][0]["metrics"]
-    (shown,) = [entry for entry in last.history if "test/auroc/red/alora" in entry]
-    assert shown["test/auroc/red/alora"] == figures["figures"]["auroc"]["value"]
-
-
 def test_nothing_leaves_the_machine(killed_and_resumed):
-    folder, _, remotes, _ = killed_and_resumed
+    folder, _, remotes = killed_and_resumed
     assert remotes == set()
     spoken = [line for line in (folder / "audit.log").read_text().splitlines() if line.startswith("(")]
     assert [line for line in spoken if not any(f"'{host}'" in line for host in LOCAL)] == []
@@ -151,30 +129,6 @@ def test_without_login_or_network_the_run_goes_on_without(key, nobody, tmp_path,
         assert not tracking.active
     (note,) = notes
     assert "tracking.mode=offline" in note
-
-
-def test_a_finished_run_is_left_alone_and_another_one_starts_over(nobody, tmp_path):
-    nobody.tracking.mode = "offline"
-    ids = set()
-    for resumed, goes_on in ((False, True), (True, False), (False, True)):
-        with start_tracking(nobody, tmp_path, resumed, print) as tracking:
-            tracking.log({"loss": 0.5}, 1)
-            assert tracking.active == goes_on
-        ids.add(json.loads((tmp_path / "tracking/wandb/run.json").read_text())["id"])
-    runs = [OfflineRun(folder) for folder in (tmp_path / "tracking/wandb/wandb").glob("offline-run-*")]
-    assert {run_id for run in runs for run_id in run.ids} == ids
-    assert [[entry["train/loss"] for entry in run.history] for run in runs] == [[0.5], [0.5]]
-
-
-def test_a_tracker_that_cannot_write_does_not_stop_the_run(tmp_path):
-    (tmp_path / "tracking").write_text("a file where the folder should be")
-    recipe = Recipe(run_dir=str(tmp_path), tracking=TrackingSettings(kind="tensorboard"))
-    notes: list[str] = []
-    with start_tracking(recipe, tmp_path, False, notes.append) as tracking:
-        tracking.log({"loss": 0.5}, 1)
-        assert not tracking.active
-    (note,) = notes
-    assert "tracking=tensorboard could not start" in note
 
 
 def test_a_missing_package_is_told_before_the_work(monkeypatch):

@@ -1,7 +1,6 @@
 """A battery: several policies in one run, each as good as alone, none hurt by another."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,7 @@ from tests.forked import kill_when, run_forked, start_forked
 from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import ALL_TARGETS, ATTENTION_TARGETS, relative_error
 from tests.toy_models import toy_model
-from tests.toy_recipe import QUICK, toy_overrides
+from tests.toy_recipe import toy_overrides
 
 INVOCATION, LABELS = (5, 6, 7), (11, 12)
 SHAPES = ((4, 8.0, False, ALL_TARGETS), (2, 1.4, False, ATTENTION_TARGETS), (6, 3.0, True, ("down_proj", "q_proj")))
@@ -115,15 +114,6 @@ def _two(folder, second, rows=None):
     return fitted, _distance(fitted.adapters[0], alone.adapters[0])
 
 
-def test_a_policy_that_diverges_is_dropped_and_hurts_nobody(tmp_path):
-    sick = _fresh(_base(), 1)
-    sick = type(sick)(sick.spec, {name: (a, b + float("inf")) for name, (a, b) in sick.tensors.items()})
-    fitted, distance = _two(tmp_path, sick)
-    assert "training loss is not finite at step 0" in fitted.standings[1].dropped
-    assert fitted.standings[0].dropped is None
-    assert distance <= 1e-6
-
-
 def test_a_policy_that_diverges_on_the_way_is_dropped_and_hurts_nobody(tmp_path):
     """Its first loss is finite, because B is zero; two steps then take it to infinity."""
     sick = new_adapter(AdapterSpec(2, 1e140, tuple(sorted(ALL_TARGETS)), INVOCATION), _base().model, seed=1)
@@ -210,52 +200,3 @@ def test_a_killed_battery_goes_on_and_ends_with_the_same_bytes(battery, tmp_path
             json.loads((place / "policies" / name / "training.json").read_text()) for place in (run, folder / "run")
         )
         assert ours["standing"] == wanted["standing"]
-
-
-def test_killed_between_two_policies_figures_it_ends_with_the_same_bytes(battery, tmp_path):
-    """What is computed together is rounded together, so the figures of one come from the same pass as before."""
-    folder, overrides, run = battery[0], battery[4], tmp_path / "run"
-    shutil.copytree(folder / "run", run)
-    wanted = (run / "policies/blue/evaluation.json").read_bytes()
-    (run / "policies/blue/evaluation.json").unlink()
-    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
-    code, _, errors = run_forked("train", *again, cache=folder / "cache")
-    assert code == 1, errors
-    assert (run / "policies/blue/evaluation.json").read_bytes() == wanted
-
-
-def test_one_pass_gives_every_verdict(battery, tmp_path):
-    folder = battery[0]
-    conversation = tmp_path / "conversation.json"
-    conversation.write_text(json.dumps({"messages": [{"role": "user", "content": "message 3 says red"}]}))
-    code, output, errors = run_forked(
-        "score", f"battery={folder / 'run/battery'}", str(conversation), f"base.source={folder / 'base'}", "json=true",
-        cache=folder / "cache",
-    )  # fmt: skip
-    assert code == 0, errors
-    assert [verdict["policy"] for verdict in json.loads(output)["verdicts"]] == ["red", "blue"]
-
-
-def test_one_file_per_policy_and_a_missing_one(battery, tmp_path):
-    folder = battery[0]
-    for name in ("red", "blue"):
-        for split in ("train", "test"):
-            rows = []
-            for line in (folder / f"{split}.jsonl").read_text().splitlines():
-                row = json.loads(line)
-                if row["labels"][name] is not None:
-                    rows.append(json.dumps({"messages": row["messages"], "label": row["labels"][name]}))
-            (tmp_path / f"{name}.{split}.jsonl").write_text("\n".join(rows))
-    arguments = [
-        f"base.source={folder / 'base'}",
-        f"policy.file={folder / 'policy.yaml'}",
-        "policies=[*]",
-        "name=several",
-        f"data.train={tmp_path}/%policy%.train.jsonl",
-        f"data.validation={tmp_path}/%policy%.test.jsonl",
-        f"run_dir={tmp_path / 'run'}",
-    ]
-    code, output, errors = run_forked("train", *arguments, *QUICK, cache=folder / "cache")
-    assert code == 1, errors
-    assert "rare.train.jsonl" in output
-    assert json.loads((tmp_path / "run/battery/battery.json").read_text())["bundles"] == ["red", "blue"]

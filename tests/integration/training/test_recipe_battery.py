@@ -49,24 +49,6 @@ def test_six_are_whole_and_the_seventh_is_named(trained):
         assert load_adapter(folder / "seven/battery" / name).spec.activated
 
 
-def test_thresholds_are_fitted_on_validation_rows_and_figures_are_of_test_rows(trained):
-    """Adapter, untrained base and bag of words alike; the number of rows tells the two apart."""
-    folder, _ = trained
-    labels = {
-        split: [json.loads(line)["labels"] for line in (folder / f"{split}.jsonl").read_text().splitlines()]
-        for split in ("validation", "test")
-    }
-    for name in SIX:
-        known, asked = ([row[name] for row in labels[split] if row.get(name)] for split in ("validation", "test"))
-        assert len(known) != len(asked)
-        evaluations = json.loads((folder / "seven/policies" / name / "evaluation.json").read_text())["evaluations"]
-        assert [item["method"] for item in evaluations] == ["alora", "prompt", "bag_of_words"]
-        for item in evaluations:
-            point, figures = item["operating_point"], item["metrics"]
-            assert (point["rows"], point["positives"]) == (len(known), known.count("violation"))
-            assert (figures["rows"], figures["positives"]) == (len(asked), asked.count("violation"))
-
-
 def test_the_seventh_has_hurt_no_other(trained):
     folder, _ = trained
     code, _, errors = _train(folder, SHIPPED / "policies.yaml", "six")
@@ -77,13 +59,3 @@ def test_the_seventh_has_hurt_no_other(trained):
     }
     assert digests["six"] == digests["seven"]
     assert len(set(digests["six"])) == len(SIX)
-
-
-def test_one_conversation_gets_six_verdicts_from_one_command(trained):
-    folder, _ = trained
-    code, output, errors = run_forked(
-        "score", f"battery={folder / 'seven/battery'}", str(SHIPPED / "conversation.json"),
-        f"base.source={folder / 'base'}", "json=true", cache=folder / "cache",
-    )  # fmt: skip
-    assert code == 0, errors
-    assert [verdict["policy"] for verdict in json.loads(output)["verdicts"]] == SIX

@@ -1,19 +1,14 @@
 """A run that is killed goes on with the same command and ends with the same bytes."""
 
-import json
-import random
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from alora.adapter.folder import WEIGHTS_FILE
 from alora.identity.certificate import read_certificate, write_certificate
 from alora.identity.certify import EXPERTS_NOTE
-from alora.text import content_digest
 from alora.training.checkpoints import last_whole_checkpoint, mark_complete
 from tests.forked import kill_when, run_forked, start_forked
 from tests.toy_recipe import run_alora, toy_overrides
@@ -69,76 +64,6 @@ def test_killed_before_the_figures_were_written(finished, tmp_path):
     assert not (run / "checkpoints").exists()
 
 
-def test_another_adapter_in_its_place_is_not_this_runs(finished, tmp_path):
-    """What lies in the adapter's place was replaced after it had been trained."""
-    folder, overrides, wanted = finished
-    run = shutil.copytree(folder / "run", tmp_path / "run", symlinks=True)
-    shutil.rmtree(run / "battery")
-    for name in ("identity.json", "evaluation.json"):
-        (run / "policies/toy" / name).unlink()
-    weights = run / "policies/toy/adapter" / WEIGHTS_FILE
-    save_file({name: 2 * tensor for name, tensor in load_file(weights).items()}, weights)
-    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
-    code, _, errors = run_forked("train", *again, cache=folder / "cache")
-    assert code == 2
-    assert "training.json has adapter_digest" in errors
-    assert not (run / "battery").exists()
-    (run / "policies/toy/training.json").unlink()
-    code, _, errors = run_forked("train", *again, cache=folder / "cache")
-    assert code == 0, errors
-    assert weights.read_bytes() == wanted
-
-
-def test_strict_fails_a_run_whose_figures_are_doubtful(finished, tmp_path):
-    folder, overrides, _ = finished
-    run = shutil.copytree(folder / "run", tmp_path / "run", symlinks=True)
-    file = run / "policies/toy/evaluation.json"
-    content = json.loads(file.read_text())
-    content["evaluations"][0]["metrics"]["figures"]["auroc"] = {"value": 0.6, "low": 0.4, "high": 0.7}
-    file.write_text(json.dumps(content | {"sha256": content_digest(content)}))
-    shutil.rmtree(run / "battery")
-    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
-    code, _, errors = run_forked("train", *again, "strict=true", cache=folder / "cache")
-    assert code == 1
-    assert "warning: toy: AUROC 0.600 (95 % interval 0.400 to 0.700)" in errors
-    assert "strict=true" in errors
-    assert "AUROC_COVERS_CHANCE" in (run / "bundle/README.md").read_text()
-    code, _, errors = run_forked("train", *again, cache=folder / "cache")
-    assert (code, "[AUROC_COVERS_CHANCE]" in errors) == (0, True)
-
-
-def test_validation_rows_that_it_trains_on_are_told(finished, tmp_path):
-    folder, overrides, _ = finished
-    train = next(setting.partition("=")[2] for setting in overrides if setting.startswith("data.train="))
-    again = [setting for setting in overrides if not setting.startswith(("run_dir=", "data.validation", "data.test"))]
-    again += [f"run_dir={tmp_path / 'run'}", f"data.validation={train}", "training.max_steps=1"]
-    code, output, errors = run_forked("train", *again, cache=folder / "cache")
-    assert code == 0, errors
-    rows = len(Path(train).read_text().splitlines())
-    assert f"{rows} of {rows} rows are of its training; training stops by them" in errors
-    assert f"{rows} of its {rows} validation rows are rows that it was trained on" in output + errors
-    assert (
-        json.loads((tmp_path / "run/policies/toy/evaluation.json").read_text())["evaluations"][0]["trained_on"] == rows
-    )
-
-
-def test_killed_at_random_again_and_again(finished, tmp_path):
-    folder, overrides, wanted = finished
-    run = tmp_path / "run"
-    again = [f"run_dir={run}" if item.startswith("run_dir=") else item for item in overrides]
-    chance = random.Random(0)
-    for _ in range(3):
-        process = start_forked("train", *again, cache=folder / "cache")
-        kill_when(process, lambda: (run / "run.yaml").exists())
-        process = start_forked("train", *again, cache=folder / "cache")
-        until = time.monotonic() + chance.uniform(0.2, 2.5)
-        kill_when(process, lambda until=until: time.monotonic() > until)
-    code, _, errors = run_forked("train", *again, cache=folder / "cache")
-    assert code == 0, errors
-    assert (run / "adapter" / WEIGHTS_FILE).read_bytes() == wanted
-    assert not [place.name for place in run.iterdir() if place.name.startswith(".") and place.name != ".lock"]
-
-
 def test_a_checkpoint_that_was_cut_off_is_not_used(tmp_path):
     for step, whole in ((3, True), (6, False)):
         (tmp_path / f"checkpoint-{step}").mkdir()
@@ -183,16 +108,6 @@ def test_another_seed_is_another_adapter(finished, tmp_path):
     assert (tmp_path / "run/adapter" / WEIGHTS_FILE).read_bytes() != wanted
 
 
-def test_other_settings_in_the_same_folder_are_refused(finished, tmp_path):
-    folder, overrides, _ = finished
-    copied = shutil.copytree(folder / "run", tmp_path / "run")
-    again = [f"run_dir={copied}" if item.startswith("run_dir=") else item for item in overrides]
-    code, _, errors = run_forked("train", *again, "adapter.rank=8", cache=folder / "cache")
-    assert code == 2
-    assert "adapter.rank: 16 -> 8" in errors
-    assert f"run_dir={copied}-" in errors
-
-
 def test_a_finished_run_is_skipped_and_reloads_from_its_own_settings(finished):
     folder, _, wanted = finished
     before = (folder / "run/bundle/alora.json").stat().st_mtime_ns
@@ -201,19 +116,6 @@ def test_a_finished_run_is_skipped_and_reloads_from_its_own_settings(finished):
     assert "verdict on conversation" in output
     assert (folder / "run/bundle/alora.json").stat().st_mtime_ns == before
     assert (folder / "run/adapter" / WEIGHTS_FILE).read_bytes() == wanted
-
-
-def test_a_folder_with_other_files_is_refused_and_left_alone(finished, tmp_path):
-    folder, overrides, _ = finished
-    kept = [tmp_path / ".git/config", tmp_path / "policies/mine.yaml", tmp_path / "battery/keep.txt", tmp_path / ".env"]
-    for file in kept:
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("mine")
-    again = [f"run_dir={tmp_path}" if item.startswith("run_dir=") else item for item in overrides]
-    code, _, errors = run_forked("train", *again, cache=folder / "cache")
-    assert code == 2
-    assert "belongs to no alora run" in errors
-    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
 
 
 def test_a_changed_policy_is_not_exported_with_the_old_threshold(finished, tmp_path):

@@ -14,7 +14,7 @@ from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.training.examples import Example, Target
-from alora.training.loop import fit, tensor_cores
+from alora.training.loop import fit
 from alora.training.track import Tracker
 from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import (
@@ -194,18 +194,6 @@ def test_the_base_comes_back_as_it_was(tmp_path):
     assert _hooks(base.model) == hooks
 
 
-def test_tensor_cores_serve_the_adapters_of_a_half_precision_base_alone():
-    before = torch.get_float32_matmul_precision()
-    for device, dtype, wanted in (
-        ("cuda", torch.bfloat16, "high"),
-        ("cuda", torch.float32, before),
-        ("cpu", torch.bfloat16, before),
-    ):
-        with tensor_cores(torch.device(device), dtype):
-            assert torch.get_float32_matmul_precision() == wanted
-        assert torch.get_float32_matmul_precision() == before
-
-
 def test_no_gradient_stops_the_run(tmp_path, monkeypatch):
     """Negative control: hooks that never fire leave the adapter untouched, and the run says so."""
     monkeypatch.setattr(Bank, "_adapted", lambda self, index, x, y, route: y + 0.0 * self.b_POR[index].sum())
@@ -235,11 +223,6 @@ def test_a_run_that_would_fail_again_leaves_no_checkpoint(tmp_path):
         fit(base, [sick], _examples(32), _examples(4, 50), settings, tmp_path, progress=False, callbacks=[Saved()])
     assert seen
     assert not list(tmp_path.glob("checkpoint-*"))
-
-
-def test_no_rows_is_an_error(tmp_path):
-    with pytest.raises(TrainingError, match="0 training"):
-        fit(_base(), [_fresh(_base())], [], _examples(2), TrainingSettings(), tmp_path, progress=False)
 
 
 class _Killed(Exception):
@@ -317,21 +300,6 @@ def test_a_run_cut_off_on_its_way_ends_with_the_same_weights(tmp_path, step):
     assert [entry["loss"] for entry in losses] == pytest.approx(
         [entry["loss_0"] + entry["loss_1"] for entry in losses], abs=1e-3
     )
-
-
-def test_a_policy_may_have_no_row_in_a_step(tmp_path):
-    """More policies than rows in a batch, each with rows of its own, and a policy that stops before the other."""
-    base = _base(dtype=torch.float32)
-
-    def rows(count, first):
-        return [
-            Example(row.prefix_ids, (Target(number % 3, (*INVOCATION, 30, 31), LABELS, row.targets[0].label),))
-            for number, row in enumerate(_examples(count, first))
-        ]
-
-    settings = TrainingSettings(epochs=4, batch_size=2, early_stopping_patience=1, learning_rate=0.1)
-    fitted = fit(base, [_fresh(base)] * 3, rows(30, 0), rows(12, 100), settings, tmp_path, progress=False)
-    assert all(standing.best_step is not None for standing in fitted.standings)
 
 
 def test_an_adapter_that_no_step_moved_is_given_up(tmp_path):

@@ -5,16 +5,15 @@ import re
 
 import pytest
 import torch
-from transformers import TrainerCallback, get_scheduler
+from transformers import get_scheduler
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterSpec, AdapterWeights, load_adapter, new_adapter
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.cli import main
-from alora.config.schema import Recipe, TrainingSettings
-from alora.config.validate import check_recipe
-from alora.errors import ConfigError, TrainingError
+from alora.config.schema import TrainingSettings
+from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from alora.training.examples import Example, Target
@@ -154,61 +153,6 @@ def test_rows_that_are_cut_are_refused(base, tmp_path):
             make_trainer(base, model, long + short, short, _settings(), tmp_path, max_length=1024)
         with pytest.raises(TrainingError, match=r"kept 0 of 2 validation rows"):
             make_trainer(base, model, short, long, _settings(), tmp_path, max_length=1024, truncation_mode="keep_end")
-
-
-class _Cut(TrainerCallback):
-    """Ends the process's training as an interrupt would, in the middle of a step's callbacks."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self._step:
-            raise KeyboardInterrupt
-
-
-def test_a_run_that_was_cut_off_ends_with_the_same_adapter(base, tmp_path):
-    train, validation, settings = _rows(24), _rows(8, 50), _settings(evaluations_per_epoch=3)
-
-    def run(folder, *callbacks):
-        fitted = fit_with_trl(
-            base, _adapter(base), train, validation, settings, tmp_path / folder, progress=False, callbacks=callbacks
-        )
-        return fitted, fitted.adapters[0].digest
-
-    whole, wanted = run("whole")
-    with pytest.raises(KeyboardInterrupt):
-        run("cut", _Cut(7))
-    (tmp_path / "cut/checkpoint-6/complete.json").unlink()  # as if killed while it was written
-    resumed, digest = run("cut")
-    assert digest == wanted
-    assert resumed.steps == whole.steps == 12
-    assert run("cut")[1] == wanted  # called again behind its end: nothing is left to train
-    settings.seed = 3
-    assert run("other")[1] != wanted  # negative control
-
-
-def test_it_stops_early_and_keeps_the_best(base, tmp_path):
-    settings = _settings(max_steps=40, learning_rate=0.3, early_stopping_patience=2, evaluations_per_epoch=8)
-    fitted = fit_with_trl(base, _adapter(base), _rows(8), _rows(8, 50), settings, tmp_path, progress=False)
-    standing = fitted.standings[0]
-    assert standing.stopped_at == fitted.steps < 40
-    assert standing.best_step < standing.stopped_at
-    losses = [entry["eval_loss"] for entry in fitted.history if "eval_loss" in entry]
-    assert standing.best_loss == min(losses)
-    with peft_on(base, fitted.adapters[0]) as model, torch.no_grad():  # and what it kept is what was best
-        kept = torch.stack([_answer_loss(model, row) for row in _rows(8, 50)]).mean().item()
-    assert kept == pytest.approx(standing.best_loss, rel=1e-4)
-    assert abs(kept - losses[-1]) > 1e-3
-
-
-def test_an_activated_adapter_is_refused_by_name():
-    recipe = Recipe()
-    recipe.training.engine = "trl"
-    with pytest.raises(ConfigError, match=r"training.engine=trl with adapter.kind=alora: .*activation"):
-        check_recipe(recipe, "doctor")
-    recipe.adapter.kind = "lora"
-    check_recipe(recipe, "doctor")
 
 
 def test_the_command_trains_a_bundle_that_learned(tmp_path, monkeypatch, capsys):

@@ -96,12 +96,6 @@ def test_what_alora_does_not_run_is_refused_by_name(folder, key, value):
         load_adapter(folder)
 
 
-def test_an_adapter_of_the_first_alora_package_is_refused(folder):
-    _edit(folder, invocation_string="<policy>", alora_invocation_tokens=None)
-    with pytest.raises(AdapterError, match="one token later"):
-        load_adapter(folder)
-
-
 @pytest.mark.parametrize("half", ["A", "B"])
 def test_weights_of_another_rank_or_without_a_half_are_refused(folder, half):
     file = folder / "adapter_model.safetensors"

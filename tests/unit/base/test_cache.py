@@ -24,11 +24,6 @@ def test_an_account_without_a_home_is_told_what_to_set(homeless):
         cache_root()
 
 
-def test_nothing_is_remembered_without_a_home(tmp_path, homeless):
-    (tmp_path / "file").write_text("x")
-    assert remember_of([tmp_path / "file"], ".txt", lambda: "found") == "found"
-
-
 def test_nothing_is_remembered_where_nothing_can_be_made(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "file"))

@@ -130,9 +130,3 @@ def test_bases_differ_in_what_is_named():
     assert nf4.differences(replace(nf4, quantization="none", quantization_settings="")) == ("quantization",)
     assert nf4.differences(replace(nf4, quantization_settings="blocks of 32")) == ("quantization_settings",)
     assert nf4.differences(replace(nf4, template="x", config="y")) == ("template", "config")
-
-
-@pytest.mark.timeout(20)
-def test_many_small_tensors_take_no_longer_than_they_are(weights_of):
-    """Opening the file for each of them would read a header of all of them each time."""
-    assert weights_of({f"tensor {number}": torch.zeros(1) for number in range(20_000)})

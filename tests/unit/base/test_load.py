@@ -1,7 +1,6 @@
 """A base as it is loaded: frozen, in eval mode, refused by name, and with weights of its own where they are drawn."""
 
 import json
-import os
 
 import pytest
 from safetensors.torch import load_file
@@ -47,29 +46,6 @@ def test_a_processor_that_emulates_bfloat16_says_so(flags, dtype, slow, folder, 
     monkeypatch.setattr("alora.base.load.cpu_flags", lambda: flags)
     load_base(BaseSettings(source=str(folder), device="cpu", dtype=dtype), progress=False)
     assert ("base.dtype=bfloat16" in capsys.readouterr().err) == slow
-
-
-@pytest.mark.parametrize("quantization", ["none", "nf4"])
-def test_weights_in_use_are_not_those_of_a_file_that_is_written_over(quantization, folder):
-    """A map of the file would change with it, and end the process where it is cut short."""
-    settings = BaseSettings(source=str(folder), device="cpu", dtype="float32", quantization=quantization)
-    base = load_base(settings, progress=False)
-    before = {name: tensor.clone() for name, tensor in base.model.state_dict().items()}
-    with (folder / "model.safetensors").open("r+b") as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(size // 8)
-        stream.write(b"<" * (size - size // 8))
-    assert all(tensor.equal(before[name]) for name, tensor in base.model.state_dict().items())
-    (folder / "model.safetensors").write_bytes(b"")
-    assert all(tensor.equal(before[name]) for name, tensor in base.model.state_dict().items())
-
-
-def test_a_base_that_alora_refuses_is_not_loaded(folder):
-    config = json.loads((folder / "config.json").read_text())
-    quantization = {"quant_method": "gptq", "bits": 4, "group_size": 32, "dataset": "c4"}
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": quantization}))
-    with pytest.raises(BaseError, match="is quantized with gptq, which alora refuses"):
-        load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)
 
 
 @pytest.mark.parametrize("kernel", ["kernels-community/flash-attn2", "evil-org/kernel", "flash_attention_2"])
@@ -157,15 +133,3 @@ def test_a_base_in_shards_is_the_same_base(folder):
     whole.model.save_pretrained(folder, max_shard_size="20KB")
     assert len(list(folder.glob("*.safetensors"))) > 2
     assert load_base(settings, progress=False).fingerprint == whole.fingerprint
-
-
-def test_a_tensor_of_a_dtype_that_torch_does_not_have_is_refused(folder):
-    file = folder / "model.safetensors"
-    stored = file.read_bytes()
-    size = int.from_bytes(stored[:8], "little")
-    header, values = json.loads(stored[8 : 8 + size]), stored[8 + size :]
-    header["more"] = {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [len(values), len(values) + 3]}
-    written = json.dumps(header).encode()
-    file.write_bytes(len(written).to_bytes(8, "little") + written + values + bytes(3))
-    with pytest.raises(BaseError, match=r"the weights in .* cannot be read: .*F6_E2M3"):
-        load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)

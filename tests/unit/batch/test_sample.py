@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 
 from alora.batch.sample import DISAGREES, STRATUM, UNCERTAIN, sample
-from alora.batch.stored_verdicts import read_manifest
 from alora.batch.verdict_folder import RefusedRow, VerdictFolder
 from alora.cli import main
 from alora.config.schema import DataSettings
@@ -70,21 +69,6 @@ def test_rows_to_which_another_version_gives_another_of_three_labels_differ(plac
     assert all(probability(row, "advice") < 0.5 for row in differ)
 
 
-def test_a_row_without_a_verdict_by_the_other_version_does_not_differ(place, source, tmp_path):
-    job = read_manifest(place)["job"]
-    with VerdictFolder(tmp_path / "none", job) as folder:
-        for shard in folder.missing():
-            part = range(shard * 16, min(ROWS, shard * 16 + 16))
-            folder.write(shard, [RefusedRow(row, f"{source}:{row + 1}", ["too long"]) for row in part])
-        folder.finish()
-    assert sample(place, 30, tmp_path / "none") == sample(place, 30)
-
-
-def test_fewer_rows_than_asked_for_are_all_taken(tmp_path):
-    place = verdicts(tmp_path / "v", log(tmp_path, 7))
-    assert {row: set(said) for row, said in sample(place, 100).items()} == {n: {"advice", "refunds"} for n in range(7)}
-
-
 def test_labels_that_are_filled_in_are_read_back(place, source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     asked = ["label", f"verdicts={place}", f"data={source}", "output=rows.jsonl", "logs.rows=20"]
@@ -140,17 +124,6 @@ def test_a_row_that_is_written_out_reads_back_as_the_same_conversation(tmp_path)
     file.write_text(json.dumps(as_row(first.conversation)))
     ((_, again),) = stream_conversations(str(file))
     assert again == first
-
-
-def test_ids_that_a_log_repeats_are_unique_rows_to_label(tmp_path):
-    source = log(tmp_path, 60)
-    rows = [json.loads(line) for line in source.read_text().splitlines()]
-    source.write_text("".join(json.dumps(row | {"id": f"t{n % 20}"}) + "\n" for n, row in enumerate(rows)))
-    place, output = verdicts(tmp_path / "v.parquet", source), tmp_path / "rows.jsonl"
-    assert main(["label", f"verdicts={place}", f"data={source}", f"output={output}", "data.columns.time=at"]) == 0
-    ids = [json.loads(line)["id"] for line in output.read_text().splitlines()]
-    assert len(set(ids)) == len(ids) == 60
-    assert {name.partition("#")[0] for name in ids} == {f"t{n}" for n in range(20)}
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows", "link.jsonl"])

@@ -95,14 +95,6 @@ def test_a_time_column_that_no_row_has_is_refused_before_anything_is_scored(tmp_
     assert survey(str(source), TIMED).count == 1
 
 
-def test_a_file_that_comes_while_the_job_runs_stays(killed, tmp_path):
-    folder = killed()
-    (tmp_path / "v.parquet.parts/notes.txt").write_text("mine")
-    finish(folder)
-    assert (tmp_path / "v.parquet").exists()
-    assert [path.name for path in (tmp_path / "v.parquet.parts").iterdir()] == ["notes.txt"]
-
-
 def long(file: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.concat_tables([pyarrow.parquet.read_table(file)] * 1000), file)
 
@@ -151,13 +143,6 @@ def test_a_shard_that_is_damaged_is_refused_and_scored_again_once_removed(name, 
     assert finish(killed()) == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
 
 
-def test_what_a_killed_try_refused_is_not_counted(killed):
-    with killed() as folder:
-        (folder.folder / "rejected-00002.jsonl").write_text('{"row": 4, "where": "log.jsonl:5", "reasons": ["busy"]}\n')
-        folder.write(2, [scored(row, {"id": "c", "at": None}, lambda *_: 0.1, 0.5) for row in (4, 5)])
-        assert folder.finish()["rejected"] == 2
-
-
 @pytest.mark.parametrize("damage", [Path.unlink, empty, content(b"junk")])
 def test_a_complete_folder_s_shard_that_is_lost_is_scored_again(damage, tmp_path):
     asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
@@ -173,22 +158,6 @@ def test_a_complete_folder_s_shard_that_is_lost_is_scored_again(damage, tmp_path
     assert again.read_result() is None
     assert finish(again) == done
     assert {path.name: path.read_bytes() for path in (tmp_path / "v").iterdir()} == before
-
-
-def test_the_value_that_differs_is_named(killed, tmp_path):
-    job = killed().job
-    job["policies"]["advice"]["histogram"] = [2] * 10
-    with pytest.raises(RunError, match=r"another job: policies.advice.histogram \(\[1, .*, now \[2, .*\]\); give"):
-        VerdictFolder(tmp_path / "v.parquet", job)
-
-
-def test_a_complete_file_that_is_damaged_is_refused(killed, tmp_path):
-    finish(killed())
-    file = tmp_path / "v.parquet"
-    columns = pyarrow.parquet.read_schema(file)
-    pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).slice(0, 2).cast(columns), file)
-    with pytest.raises(RunError, match="holds 2 of 3 verdicts; remove it"):
-        list(tables(file, ["row"]))
 
 
 @pytest.mark.parametrize("left", range(1, 9))
@@ -207,12 +176,3 @@ def test_a_job_that_was_killed_while_it_tidied_up_is_complete(left, killed, tmp_
             finish(job)
     assert killed().read_result() == {"scored": 3, "rejected": 3, "flagged": {"advice": 3, "refunds": 3}}
     assert {path.name for path in tmp_path.iterdir()} == {"v.parquet", "v.rejected.jsonl"}
-
-
-def test_a_folder_whose_process_was_killed_behind_the_manifest_keeps_no_lock(tmp_path):
-    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
-    job = {"rows": 6, "rows_digest": "", "policies": asked, "shard_rows": 2}
-    finish(VerdictFolder(tmp_path / "v", job))
-    (tmp_path / "v/.lock").touch()
-    assert VerdictFolder(tmp_path / "v", job).read_result()
-    assert not (tmp_path / "v/.lock").exists()

@@ -5,10 +5,8 @@ import re
 
 import pytest
 
-from alora.batch.log_rows import survey
-from alora.batch.verdict_report import MOST_TOGETHER, Summary, day_of, report
+from alora.batch.verdict_report import Summary, day_of, report
 from alora.cli import main
-from alora.config.schema import DataSettings
 from alora.verdict import population_stability
 from tests.unit.batch.cases import HOSTILE, POLICIES, log, probability, verdicts
 
@@ -32,23 +30,6 @@ def test_rates_and_who_fires_together(place):
     assert found["Firing together"].rows[0] == ("advice", "100.00%", f"{both:.2%}")
 
 
-def test_a_pair_s_share_is_of_the_rows_that_the_row_s_policy_flags(tmp_path):
-    rare = verdicts(
-        tmp_path / "v", log(tmp_path, 40), of=lambda n, policy: 0.9 if n % (2, 8)[policy == "advice"] == 0 else 0.1
-    )
-    assert tables(rare)["Firing together"].rows == [("advice", "100.00%", "100.00%"), ("refunds", "25.00%", "100.00%")]
-
-
-def test_the_table_of_pairs_does_not_grow_with_the_square_of_the_policies(tmp_path):
-    policies = {f"p{number}": {"adapter": "", "threshold": 0.5} for number in range(1000)}
-    job = {"rows": 1, "rows_digest": "", "policies": policies, "shard_rows": 1}
-    (tmp_path / "manifest.json").write_text(json.dumps({"job": job}))
-    found = tables(tmp_path)
-    assert len(found["Rates"].rows) == 1000
-    assert {len(found["Firing together"].rows), len(found["Firing together"].headings) - 1} == {MOST_TOGETHER}
-    assert "first 100 policies" in found["Firing together"].about
-
-
 def test_rates_over_time_are_by_day_in_utc(place):
     rows = tables(place)["Over time"].rows
     assert [row[0] for row in rows] == [f"2026-01-{day:02}" for day in range(2, 22)]  # 23:30 at -01:00 is the next day
@@ -59,11 +40,6 @@ def test_rates_over_time_are_by_day_in_utc(place):
             sum(probability(n, policy) >= 0.5 for n in range(day * 10, day * 10 + 10)) for day in range(ROWS // 10)
         ]
         assert [row[2 + index] for row in rows] == [f"{count / 10:.2%}" for count in fired]
-
-
-def test_many_days_are_told_by_month(place, monkeypatch):
-    monkeypatch.setattr("alora.batch.verdict_report.MOST_DAYS", 3)
-    assert [row[:2] for row in tables(place)["Over time"].rows] == [("2026-01", str(ROWS))]
 
 
 @pytest.mark.parametrize(
@@ -87,11 +63,6 @@ def test_examples_are_the_surest_and_the_nearest(threshold, tmp_path):
     nearest = sorted(range(ROWS), key=lambda n: (abs(probability(n, "advice") - threshold), n))
     near = [int(row[2]) for row in found["The verdicts nearest to the threshold"].rows if row[0] == "advice"]
     assert near == nearest[:3]
-
-
-def test_a_policy_that_never_fires_has_no_sure_example(tmp_path):
-    place = verdicts(tmp_path / "v", log(tmp_path, 20), of=lambda n, p: n / 100)
-    assert tables(place)["The surest positive verdicts"].rows == []
 
 
 @pytest.mark.parametrize(
@@ -124,16 +95,6 @@ def test_a_received_job_s_time_is_text(tmp_path):
     assert main(["report", f"verdicts={place}", f"output={tmp_path}"]) == 0
     assert "column '&lt;img" in (tmp_path / "report.md").read_text()
     assert "<img" not in (tmp_path / "report.md").read_text() + (tmp_path / "report.html").read_text()
-
-
-def test_a_received_job_without_a_time_has_none(tmp_path):
-    source = log(tmp_path, 3)
-    place = verdicts(tmp_path / "v", source)
-    manifest = json.loads((place / "manifest.json").read_text())
-    del manifest["job"]["time"]
-    manifest["job"]["rows_digest"] = survey(str(source), DataSettings()).digest
-    (place / "manifest.json").write_text(json.dumps(manifest))
-    assert main(["report", f"verdicts={place}", f"data={source}", f"output={tmp_path}"]) == 0
 
 
 def test_nothing_of_a_row_becomes_markup(tmp_path, monkeypatch):

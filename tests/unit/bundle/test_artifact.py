@@ -19,12 +19,6 @@ def test_a_battery_of_one_bundle_is_still_a_list(tmp_path):
     assert (found.bundles, found.several) == ((tmp_path / "advice",), True)
 
 
-def test_a_folder_of_a_bundles_name_without_a_manifest_is_none(tmp_path):
-    (tmp_path / "run.yaml").write_text("name: run\n")
-    (tmp_path / "bundle").mkdir()
-    assert find_artifact(tmp_path).bundles == ()
-
-
 def artifact_of(folder, kind: Kind = Kind.BATTERY, run=None) -> Artifact:
     return Artifact(kind, folder, (folder,), (folder,), run)
 
@@ -45,14 +39,6 @@ def test_policies_choose_among_several(tmp_path, capsys):
 def test_all_of_them_or_none(tmp_path):
     with pytest.raises(ConfigError, match="has no policy tone; it has advice, refunds"):
         chosen(ITEMS, ["refunds", "tone"], artifact_of(tmp_path), all_of=True)
-
-
-def test_of_one_bundle_another_policy_is_not_chosen(tmp_path):
-    """Its user would take what is made of this one for the other's."""
-    alone = artifact_of(tmp_path, Kind.BUNDLE)
-    assert chosen({"advice": 1}, ["advice", "refunds"], alone) == {"advice": 1}
-    with pytest.raises(ConfigError, match="has no policy refunds; it has advice"):
-        chosen({"advice": 1}, ["refunds"], alone)
 
 
 def test_members_go_by_their_policy_whatever_their_folder_is_called(tmp_path, monkeypatch):
@@ -107,13 +93,3 @@ def test_the_base_that_is_given_goes_before_the_one_of_the_run(tmp_path):
         base_of_bundle(made, artifact_of(run, Kind.RUN, run), BaseSettings(source=s)) for s in (None, "/data/here")
     ]
     assert [base.source for base in asked] == ["/data/trained-on", "/data/here"]
-
-
-def test_a_run_that_was_moved_is_read_again(tmp_path):
-    file = tmp_path / "run.yaml"
-    for source in ("/data/before", "/data/after-it-was-moved"):
-        file.unlink(missing_ok=True)
-        file.write_text(f"base:\n  source: {source}\n")
-        recipe = artifact.saved_run(artifact_of(tmp_path, Kind.RUN, tmp_path))
-        assert recipe is not None
-        assert recipe.base.source == source

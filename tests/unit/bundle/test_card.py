@@ -39,17 +39,6 @@ def test_figures_of_another_base_or_point_are_no_results(change):
     assert "model-index" not in header(**{"evaluations": (evaluation(),)} | change)
 
 
-def test_a_text_that_is_empty_is_still_a_code_span():
-    base = replace(BASE, fingerprint=Fingerprint("w", "t", ""))
-    assert '| template | `""` |' in model_card(manifest(base=base), SPEC)
-
-
-def test_only_a_fitted_point_makes_calibrated_probabilities():
-    fitted = "Probabilities are calibrated on the validation rows' share of positives.\n"
-    assert model_card(manifest(operating_point=OperatingPoint(target="f1", rows=40)), SPEC).endswith(fitted)
-    assert model_card(manifest(), SPEC).endswith(" Probabilities are not calibrated.\n")
-
-
 @pytest.mark.parametrize("line", ["===", "---", "- x", "+ x", "-", "1. x", "12) x", "= a"])
 def test_a_line_of_the_rule_begins_no_block(line):
     made = manifest()

@@ -14,7 +14,6 @@ from alora.bundle.golden import (
     write_golden,
 )
 from alora.data.messages import Message
-from alora.data.probes import probe_conversations
 from alora.errors import BundleError
 from alora.prompt.parts import Prefix
 
@@ -45,13 +44,6 @@ def test_a_row_that_is_none_is_named_by_its_line(tmp_path):
     file.write_text('{"id": "a", "messages": [], "prefix_sha256": "", "label_logits": [0.0, 1.0]}\n{}\n')
     with pytest.raises(BundleError, match=r"golden\.jsonl:2: not a golden row"):
         read_golden(file)
-
-
-def test_every_row_that_alora_writes_is_read_again(tmp_path):
-    probes = probe_conversations(12, "rows")
-    rows = [GoldenRow(it.id, tuple(it.messages), "0" * 64, (0.0,) * 100) for it in probes]
-    write_golden(tmp_path / "golden.jsonl", rows)
-    assert read_golden(tmp_path / "golden.jsonl") == tuple(rows)
 
 
 def test_a_row_comes_back_as_it_was_who_speaks_included(tmp_path):

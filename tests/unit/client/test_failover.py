@@ -59,21 +59,6 @@ def test_one_that_is_up_keeps_its_conversations_and_one_that_is_gone_comes_last_
     assert servers.order("session") == [own, second, third]
 
 
-@pytest.mark.parametrize("others", [Unreachable("gone"), CheckFailed("another adapter")])
-def test_one_that_is_full_says_more_than_others_that_cannot_answer(others):
-    servers = Failover(URLS)
-    own, *rest = servers.order("session")
-    asked: list[str] = []
-
-    async def ask(url):
-        asked.append(url)
-        raise Full("later") if url == own else others
-
-    with pytest.raises(Full):
-        asyncio.run(servers.first("session", ask))
-    assert asked == [own, *rest]
-
-
 @pytest.mark.parametrize("error", [PromptRefused("too long"), ValueError("a bug")])
 def test_what_is_no_fault_of_the_server_goes_to_no_other(error):
     servers, asked = Failover(URLS), []

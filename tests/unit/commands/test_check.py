@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import sys
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ import pytest
 
 from alora.commands.check import run
 from alora.config.schema import (
-    AdapterSettings,
     BaseSettings,
     ColumnSettings,
     DataSettings,
@@ -66,38 +64,12 @@ def test_sound_rows_are_ready_and_summed_up(tmp_path, base, capsys):
     ]  # fmt: skip
 
 
-def test_the_label_that_is_flagged_is_named_with_its_rows(tmp_path, base, capsys):
-    swapped = [row(f"talk {n}{'abcdefgh'[n % 8]}", ("violation", "ok", "ok")[n % 3]) for n in range(90)]
-    train = write(tmp_path, "train.jsonl", swapped)
-    run(recipe(base, DataSettings(train=train, validation=train)))
-    assert "title flags 'violation', the label of 30 of 90 train rows" in capsys.readouterr().out
-    other = DataSettings(train=train, validation=train, label_map={"violation": "ok", "ok": "violation"})
-    run(recipe(base, other))
-    assert "title flags 'violation', the label of 60 of 90 train rows" in capsys.readouterr().out
-
-
-def test_a_policy_without_a_rule_is_noted(tmp_path, base, capsys):
-    data = DataSettings(train=write(tmp_path, "train.jsonl", rows(200)))
-    note = "note: policy 'title' has no rule, which the comparison with a prompt"
-    assert run(recipe(base, data, strict=True)) == 0
-    assert note in capsys.readouterr().out
-    ruled = replace(recipe(base, data), policy=PolicySettings(title="Title", rule="Say nothing."))
-    assert run(ruled) == 0
-    assert note not in capsys.readouterr().out
-
-
 def test_rows_of_one_group_cannot_be_split(tmp_path, base, capsys):
     train = write(tmp_path, "train.jsonl", [one | {"shop": "a"} for one in rows(200)])
     assert run(recipe(base, DataSettings(train=train, columns=ColumnSettings(group="shop")))) == 2
     out = capsys.readouterr().out
     assert "error: validation: all 200 rows are of one group, 'a'" in out
     assert "1 error, 0 warnings" in out
-
-
-def test_transcripts_in_one_message_are_doubtful(tmp_path, base, capsys):
-    train = write(tmp_path, "train.jsonl", rows(word="Agent: hello\nCustomer:"))
-    run(recipe(base, DataSettings(train=train, validation=train)))
-    assert capsys.readouterr().out.count("[TRANSCRIPT]") == 1
 
 
 def test_speakers_that_are_seen_and_not_read_are_an_error_in_check_and_train_alike(tmp_path, base, capsys):
@@ -117,35 +89,6 @@ def test_speakers_that_are_seen_and_not_read_are_an_error_in_check_and_train_ali
             with pytest.raises(DataError) as caught:
                 read_splits(data, [Policy("p", "T", "R")])
             assert [(item.code, item.count) for item in caught.value.findings] == [("TRANSCRIPT", wrong)]
-
-
-def test_a_role_that_no_turn_has_is_doubtful(tmp_path, base, capsys):
-    def chats(word, speaker="Bot"):
-        given = [item["messages"][0]["content"] for item in rows(word=word)]
-        texts = [f"[10:00] {speaker}: {text}\n[10:01] Caller: Ada" for text in given]
-        return [{"chat": text, "label": ("violation", "ok")[n % 2]} for n, text in enumerate(texts)]
-
-    def check(**roles):
-        columns, validation = ColumnSettings(messages="chat"), write(tmp_path, "v.jsonl", chats("chat"))
-        run(recipe(base, DataSettings(train=train, validation=validation, columns=columns, role_map=roles)))
-        return [line for line in capsys.readouterr().out.splitlines() if "[ROLE_UNUSED]" in line]
-
-    train = write(tmp_path, "t.jsonl", [*chats("talk"), *chats("sing", "Ann")])
-    assert check(Bot="assistant", Caller="user", Ann="assistant", user="user") == []
-    (line,) = check(Bot="assistant", Caller="user", Anna="assistant", Ann="assistant", Boss="user")
-    assert line.startswith("warning: data.role_map: no turn is of 'Anna', 'Boss'; correct it or leave it out; found: ")
-    assert "found: role 'Ann' is read as assistant; role 'Bot'" in line
-    train = str(tmp_path / "none.jsonl")
-    assert check(Botx="assistant") == []  # the file that has it may be the one that is not there
-    write(tmp_path, "refunds.jsonl", chats("talk"))
-    policies = tmp_path / "policies.yaml"
-    policies.write_text("- {id: refunds, rule: Rule.}\n- {id: insults, rule: Rule.}\n")  # no insults.jsonl
-    data = DataSettings(train=str(tmp_path / "%policy%.jsonl"), columns=ColumnSettings(messages="chat"))
-    data.role_map = {"Bot": "assistant", "Caller": "user", "Ann": "assistant"}
-    several = recipe(base, data)
-    several.policy, several.policies = PolicySettings(file=str(policies)), ["*"]
-    run(several)
-    assert "[ROLE_UNUSED]" not in capsys.readouterr().out
 
 
 def test_wrong_labels_of_every_policy_are_told_in_every_split(tmp_path, base, capsys):
@@ -218,13 +161,6 @@ def test_a_base_that_is_not_there_hides_no_finding_about_rows(tmp_path, capsys):
     assert "error: base: " in out
 
 
-def test_a_policy_that_is_wrong(tmp_path, base, capsys):
-    wrong = recipe(base, DataSettings(train=write(tmp_path, "train.jsonl", rows())))
-    wrong.policy = PolicySettings(file=str(tmp_path / "none.yaml"))
-    assert run(wrong) == 2
-    assert "error: policy: " in capsys.readouterr().out
-
-
 def policies_file(folder, *names):
     return write(folder, "policies.yaml", [f"- {{id: {name}, title: No {name}}}" for name in names])
 
@@ -278,80 +214,6 @@ def test_a_battery_in_one_file(tmp_path, base, capsys):
     report = json.loads(capsys.readouterr().out)["splits"]
     assert report["train"]["rows"] == 200
     assert set(report["train"]["labels"]) == {"red", "grey"}
-
-
-def test_the_place_of_the_policy_in_a_name_stands_for_one_policy_too(tmp_path, base):
-    write(tmp_path, "title.jsonl", rows(80))
-    assert run(recipe(base, DataSettings(train=str(tmp_path / "%policy%.jsonl"), validation_share=0.3))) == 0
-
-
-def test_targets_that_the_base_does_not_have(tmp_path, base, capsys):
-    wrong = recipe(base, DataSettings(train=write(tmp_path, "train.jsonl", rows(200))))
-    wrong.adapter.targets = ["q_proj", "c_attn"]
-    assert run(wrong) == 2
-    out = capsys.readouterr().out
-    assert "error: adapter.targets: adapter target 'c_attn' matches no linear layer of this base; it has down" in out
-    assert "1 error, " in out
-    wrong.adapter.targets = ["q_proj", "lm_head"]  # packed rows and TRL's loss leave it out
-    assert run(wrong) == 2
-    assert "adapter.targets names lm_head, the base's output layer" in capsys.readouterr().out
-
-
-def test_a_base_that_is_refused_by_name(tmp_path, base, capsys):
-    folder = shutil.copytree(base, tmp_path / "base")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
-    assert run(recipe(str(folder), DataSettings(train=write(tmp_path, "train.jsonl", rows(80))))) == 2
-    assert "quantized with gptq" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("bad", "told"), [(0, "0 errors"), (1, "1 error,"), (20, "20 errors"), (1234, "1234 errors")])
-def test_errors_are_counted_beyond_those_shown(bad, told, tmp_path, base, capsys):
-    data = DataSettings(
-        train=write(tmp_path, "train.jsonl", [*rows(), *[row(f"bad {i}", "maybe") for i in range(bad)]]),
-        validation=write(tmp_path, "validation.jsonl", rows(20, "chat")),
-    )
-    assert run(recipe(base, data)) == (2 if bad else 0)
-    out = capsys.readouterr().out
-    assert told in out
-    assert (f"error: {bad} rows: label 'maybe'" in out) is (bad > 1)
-    assert ("(first: train.jsonl:41) [LABEL_UNKNOWN]" in out) is (bad > 1)
-
-
-def test_what_the_base_has_no_room_for(tmp_path, base, capsys):
-    def checked(count, **more):
-        train = write(tmp_path, "train.jsonl", [*rows(), *[row(f"{i} " + "word " * 4000, "ok") for i in range(count)]])
-        data = DataSettings(train=train, validation=write(tmp_path, "validation.jsonl", rows(20, "chat")))
-        code = run(recipe(base, data, **more))
-        return code, capsys.readouterr().out
-
-    room = PromptSettings(max_prefix_tokens=60_000, instruction="title")
-    code, out = checked(25, prompt=room)
-    assert code == 2
-    assert "rows: the prompt has" in out
-    assert "(first: train.jsonl:41) [PROMPT_TOO_LONG]" in out
-    assert "the base takes 512; lower prompt.max_prefix_tokens to 4" in out
-    assert "25 errors, 0 warnings" in out
-    assert checked(0, prompt=room)[0] == 0
-    assert checked(1, prompt=PromptSettings(max_prefix_tokens=400))[0] == 0
-    code, out = checked(0, adapter=AdapterSettings(rank=100_000))
-    assert code == 2
-    assert "adapter: adapter.rank is 100000" in out
-
-
-def test_most_of_the_text_cut_away_is_a_warning_with_choices(tmp_path, base, capsys):
-    long = [row(f"{item['messages'][0]['content']} " + "word " * 400, item["label"]) for item in rows(40)]
-    data = DataSettings(
-        train=write(tmp_path, "train.jsonl", long), validation=write(tmp_path, "validation.jsonl", rows(20, "chat"))
-    )
-    assert run(recipe(base, data, prompt=PromptSettings(max_prefix_tokens=100))) == 0  # as training goes on
-    out = capsys.readouterr().out
-    assert "warning: train: 40 of 40 rows lose more than half" in out
-    assert "prompt.truncation=start" in out
-    assert "[TRUNCATED_MOST]" in out
-    assert run(recipe(base, data, prompt=PromptSettings(max_prefix_tokens=400), json=True)) == 0
-    findings = json.loads(capsys.readouterr().out)["findings"]
-    assert {finding["code"] for finding in findings} <= {"TRUNCATED"}
 
 
 @pytest.mark.parametrize(("positives", "code"), [(9, 1), (10, 0)])

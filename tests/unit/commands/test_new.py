@@ -20,20 +20,6 @@ def test_a_new_folder_lies_here(tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_commands_that_are_printed_are_safe_to_paste(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    new.run(Recipe(name="mine", output="a $(b)"))
-    assert "  cd 'a $(b)'\n" in capsys.readouterr().out
-
-
-def test_a_folder_that_exists_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    with pytest.raises(ConfigError, match="is there already"):
-        new.run(Recipe(name="mine"))
-    assert not list((tmp_path / "mine").iterdir())
-
-
 @pytest.mark.parametrize("name", ["run", "${x}", "a b", ".hidden", "a\nb"])
 def test_a_name_that_cannot_be_one(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -52,9 +38,3 @@ def test_nothing_is_left_of_a_folder_that_could_not_be_finished(tmp_path, monkey
     with pytest.raises(ConfigError, match="No space left on device"):
         new.run(Recipe(name="mine"))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_place_that_is_a_file(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match="cannot be written"):
-        new.run(Recipe(name="mine", output=str(tmp_path / "file" / "mine")))

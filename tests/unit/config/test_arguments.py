@@ -1,11 +1,9 @@
 """What is typed, sorted into Hydra's flags and overrides."""
 
-from pathlib import Path
-
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from alora.config.arguments import FLAGS, Arguments, quoted, read_arguments
+from alora.config.arguments import FLAGS, quoted, read_arguments
 from alora.errors import ConfigError
 
 
@@ -66,16 +64,6 @@ def test_recipe_in_the_working_folder(verb, used, tmp_path):
     assert bool(read_arguments(verb, [], tmp_path).recipe_files) is used
 
 
-def test_flags_by_their_long_names(tmp_path):
-    (tmp_path / "a").mkdir()
-    found = read_arguments("train", ["--config-dir", "a", "-m", "x=1", "+y.z=2"], tmp_path)
-    assert found.options == {"--config-dir": "a", "--multirun": ""}
-    assert found.config_dir == tmp_path / "a"
-    assert (found.sets("x"), found.sets("y.z"), found.sets("y")) == (True, True, False)
-    assert not found.shows
-    assert read_arguments("train", ["-c", "job"], tmp_path).shows
-
-
 def test_hydra_still_has_these_flags():
     """The flags that take a value are Hydra's; if it gains one, sorting would take the value for a positional."""
     from hydra._internal.utils import get_args_parser
@@ -90,10 +78,6 @@ def test_hydra_still_has_these_flags():
     assert {name: flag for name, flag in short.items() if name != "-sc" and flag not in refused} == arguments._LONG
     read_before = {"--shell-completion"}
     assert set(FLAGS) == {action.option_strings[0] for action in actions} - refused - read_before
-
-
-def test_nothing_is_read_from_elsewhere(tmp_path):
-    assert read_arguments("train", [], Path(tmp_path)) == Arguments("train", (), cwd=tmp_path)
 
 
 def test_bench_takes_its_workload(tmp_path):

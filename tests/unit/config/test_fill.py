@@ -3,7 +3,7 @@
 import pytest
 
 from alora.config.fill import fill, fresh, keys_of, resolved
-from alora.config.names import TYPES, nearest_key, unknown_key_message
+from alora.config.names import TYPES, nearest_key
 from alora.errors import ConfigError
 
 
@@ -41,13 +41,6 @@ def test_a_value_of_another_type(key, value, words):
     assert words in problem
 
 
-def test_every_wrong_value_at_once():
-    values = {"compare": {"seeds": [0, "x"]}, "data": {"label_map": 3}, "policy": {"labels": {1: "x"}}, "json": "what"}
-    assert [keys for keys, _ in fill(fresh(), values, in_file=True)] == [
-        ("compare", "seeds"), ("data", "label_map"), ("policy", "labels"), ("json",)
-    ]  # fmt: skip
-
-
 def test_references_are_followed_and_a_broken_one_is_named():
     recipe = filled({"name": "seed_${training.seed}", "policy": {"rule": "costs \\${x}"}})
     assert (recipe.name, recipe.run_dir, recipe.policy.rule) == ("seed_0", "runs/seed_0", "costs ${x}")
@@ -77,10 +70,6 @@ def test_what_is_for_the_command_line_alone():
 def test_nearest_key(typed, meant):
     assert nearest_key(typed) == meant
     assert meant is None or meant in TYPES
-
-
-def test_a_key_like_no_other_points_to_the_help():
-    assert unknown_key_message("zzzzzzzz") == "unknown key 'zzzzzzzz': --help lists every key"
 
 
 @pytest.mark.parametrize("value", ["all-linear", ["all-linear"]])

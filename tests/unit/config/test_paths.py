@@ -84,19 +84,6 @@ def test_several_bundles(places):
         absolute_paths(Recipe(bundles=["cwd", "other"]), "score", places)
 
 
-def test_a_slip_in_a_name_is_answered_with_the_name(places):
-    (places[0] / "rows.jsonl").touch()
-    (places[0] / "runs" / "quickstart").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"there is no 'row.jsonl'; did you mean 'rows.jsonl'"):
-        absolute_paths(Recipe(conversation="row.jsonl"), "score", places)
-    with pytest.raises(ConfigError, match=r"there is no 'other.csv'; looked for"):
-        absolute_paths(Recipe(conversation="other.csv"), "score", places)
-    # A slip in a folder's name has the form of a hub id, too.
-    with pytest.raises(ConfigError, match="artifact: there is no 'runs/quickstrt'; did you mean 'runs/quickstart'"):
-        absolute_paths(Recipe(artifact="runs/quickstrt"), "score", places)
-    assert absolute_paths(Recipe(artifact="user/quickstrt"), "score", places).artifact == "user/quickstrt"
-
-
 def test_alora_brings_its_configs_and_recipes():
     assert (configs_folder() / "config.yaml").is_file()
     assert (recipes_folder() / "quickstart.yaml").is_file()

@@ -80,35 +80,3 @@ def test_where_limits_begin_and_end(key, right, wrong):
     for value in wrong:
         with pytest.raises(ConfigError, match=key):
             check_recipe(recipe_with(key, value), "doctor")
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("name", ""),
-        ("name", ".."),
-        ("name", "a/b"),
-        ("base.device", "gpu"),
-        ("base.device", "cuda:"),
-        ("adapter.targets", []),
-        ("adapter.targets", ["q_proj", "q_proj"]),
-        ("identity.dtypes", ["float16"]),
-        ("training.scheduler", "cosin"),
-        ("training.max_steps", 0),
-        ("training.learning_rate", 0.0),
-        ("training.learning_rate", float("nan")),
-        ("training.seed", 2**32),
-        ("data.validation_share", 1.0),
-        ("base.source", ""),
-        ("policy.labels", {"bad": "True", "good": "False"}),
-    ],
-)
-def test_other_values(key, value):
-    with pytest.raises(ConfigError, match=key):
-        check_recipe(recipe_with(key, value), "doctor")
-
-
-@pytest.mark.parametrize("value", ["gptq", "hqq", "awq"])
-def test_quantizations_that_are_refused_say_why(value):
-    with pytest.raises(ConfigError, match=rf"base\.quantization is '{value}'; .*; use the bf16 base"):
-        check_recipe(recipe_with("base.quantization", value), "doctor")

@@ -51,11 +51,6 @@ def test_a_repeated_row_is_told_with_both_places():
     assert "1 of 3 rows repeat another row's conversation (train.jsonl:1 = train.jsonl:9)" in finding.problem
 
 
-def test_a_row_with_two_labels():
-    findings = check_duplicates({"train": [row("a")], "validation": [row("a", "violation", "v.jsonl:2")]}, POLICY)
-    assert any("1 conversations have two different labels (train.jsonl:1 = v.jsonl:2)" in f.problem for f in findings)
-
-
 def test_a_pair_with_two_labels_is_told_once():
     (finding,) = check_duplicates({"train": [row("a"), row("a", "violation", "train.jsonl:2")]}, POLICY)
     assert finding.code == "TWO_LABELS"

@@ -11,19 +11,11 @@ from alora.data.conversation import holds_rows, read_conversation, stream_conver
 from alora.data.findings import Findings
 from alora.data.labelled import read_labelled
 from alora.data.messages import Message
-from alora.data.transcripts import seen, split
+from alora.data.transcripts import split
 from alora.errors import DataError
 from tests.unit.data.rows import POLICY, SPOKEN_BY, TURNS, codes, jsonl, read, read_one, roles, row, said, streamed
 
 WHOLE = ["user", "assistant"]
-
-
-def test_columns_and_labels_are_mapped(tmp_path):
-    path = jsonl(tmp_path, {"chat": row()["messages"], "y": 1, "key": "k"}, {"chat": row()["messages"], "y": False})
-    columns = ColumnSettings(messages="chat", label="y", id="key")
-    rows = read(path, columns=columns, label_map={"1": "violation", "false": "ok"})
-    assert [item.labels["p"] for item in rows] == ["violation", "ok"]
-    assert rows[0].conversation.id == "k"
 
 
 @pytest.mark.parametrize(
@@ -52,15 +44,6 @@ def test_columns_that_are_found_and_those_of_which_it_is_not_plain(row, found):
         assert "data.columns.messages=NAME" in findings.all()[0].problem
     else:
         assert roles(conversation) == found
-
-
-def test_the_smallest_letters_come_first_and_a_named_column_is_never_replaced(tmp_path):
-    assert read_one({"PROMPT": "t", "prompt": "real", "response": "r"})[0].messages[0].content == "real"
-    path = jsonl(tmp_path, {"messages": TURNS, "redacted": TURNS, "label": "ok", "human": "violation"})
-    for named in (ColumnSettings(label="humam"), ColumnSettings(messages="redactd")):
-        assert codes(path, columns=named) == {"COLUMN_MISSING": 1}
-    (found,) = read(path, columns=ColumnSettings(label="human", messages="redacted"))
-    assert found.labels == {"p": "violation"}
 
 
 def test_a_label_group_or_id_is_no_turn():
@@ -134,14 +117,6 @@ def test_most_cells_of_a_column_decide_whether_it_holds_messages(tmp_path, colum
 @pytest.mark.parametrize("cell", ['["Hi", "Hello"]', '[["user", "Hi"]]', ["Hi", "Hello"]])
 def test_cells_of_lists_that_are_no_messages_are_refused(tmp_path, cell):
     assert codes(jsonl(tmp_path, *[{"conversation": cell, "label": "ok"}] * 3)) == {"MESSAGE_KIND": 3}
-
-
-def test_an_input_that_is_a_list_is_a_text():
-    for asked in (
-        {"instruction": "Sort.", "input": "[3, 1]", "output": "[1, 3]"},
-        {"input": "[3, 1]", "output": "[1, 3]"},
-    ):
-        assert read_one(asked)[0].messages[-1] == Message("assistant", "[1, 3]")
 
 
 def own(text, label=None, **more):
@@ -327,13 +302,6 @@ def test_a_time_stamp_or_mark_before_a_speaker_is_no_part_of_the_text(stamp, col
         ("assistant", "Hello!\n10:00 it is"),
         ("user", "10:01 Bot: hi"),
     ]
-
-
-@pytest.mark.timeout(120)  # ends a search in quadratic time, which would take hours
-@pytest.mark.parametrize("part", ["10:00", "[10:00", "2024-05-01 ", " ", "\n", "[1:00] - ", "Mon ", "<a", "# ", "<|a"])
-def test_a_hostile_text_is_searched_in_linear_time(part):
-    assert split(part * 100_000, {"Bot": "user"}) == []
-    assert seen(part * 100_000, {}) == {}
 
 
 def test_rows_without_any_text_are_left_out_by_choice(tmp_path):

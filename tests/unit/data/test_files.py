@@ -115,13 +115,6 @@ def test_several_sources_follow_each_other(tmp_path):
     assert grouped.group == "7"
 
 
-def test_a_table_of_very_many_columns_is_read(tmp_path):
-    """In time that grows with them: by their square it took hours."""
-    path = tmp_path / "wide.csv"
-    path.write_text(",".join(map(str, range(300_000))) + "\n")
-    assert list(files.read_text(path, "wide.csv", True, Counter())) == []
-
-
 @pytest.mark.parametrize(
     ("cell", "found"),
     [(0, "no"), (1, "yes"), (-1, -1), (2, 2), (True, True), (1.0, "yes"), (0.5, 0.5), (2.0, 2.0), (None, None),
@@ -133,10 +126,6 @@ def test_a_class_number_becomes_its_name_and_nothing_else_does(cell, found):
     row = files.with_class_names(files.Row("a:1", {"label": cell, "other": cell}), {"label": ["no", "yes"], "x": []})
     assert row == files.Row("a:1", {"label": found, "other": cell})
     assert type(row.value["label"]) is type(found)
-
-
-def test_a_row_that_is_no_object_has_no_classes():
-    assert files.with_class_names(files.Row("a:1", [1]), {"label": ["no"]}).value == [1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Labelled rows: what is accepted, and one clear line with a place for each thing that is not."""
 
-import json
 from dataclasses import replace
 
 import pyarrow
@@ -49,36 +48,31 @@ BAD_ROWS = {
     "content of a wrong type": ({"messages": [{"role": "user", "content": 3}], "label": "ok"}, "content is int 3"),
     "an image": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "label": "ok"},
-        r"content holds a part of type 'image_url', .* leave it out .*data.skip_media=true.* \[CONTENT_PART\]",
+        "CONTENT_PART",
     ),
-    "a part of no kind": (
-        {"messages": [{"role": "user", "content": [3]}], "label": "ok"},
-        "content holds int 3, and alora reads text",
-    ),
+    "a part of no kind": ({"messages": [{"role": "user", "content": [3]}], "label": "ok"}, "CONTENT_PART"),
     "a tool call without a name": (
         {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}, *row()["messages"]], "label": "ok"},
-        "a tool call is dict .*TOOL_CALL",
+        "TOOL_CALL",
     ),
-    "no content": ({"messages": [{"role": "user"}], "label": "ok"}, "content is missing or null"),
-    "lone surrogate": (row("a\ud800"), "lone surrogate at character 1"),
-    "lone surrogate in an id": (row(id="a\ud800"), "'id' holds a lone surrogate"),
-    "id of a wrong type": (row(id=[1]), "an id is a text or a number"),
-    "id of a truth value": (row(id=True), "an id is a text or a number"),
-    "label in other letters": (row(label="OKAY"), "label 'OKAY' is not one of"),
-    "labels of a wrong type": (
-        {"messages": row()["messages"], "labels": "ok"},
-        "'labels' is str 'ok'; map each policy",
-    ),
-    "unknown label of many": ({"messages": row()["messages"], "labels": {"p": "x"}}, "label 'x' is not one of"),
+    "no content": ({"messages": [{"role": "user"}], "label": "ok"}, "CONTENT_KIND"),
+    "lone surrogate": (row("a\ud800"), "NOT_UNICODE"),
+    "lone surrogate in an id": (row(id="a\ud800"), "NOT_UNICODE"),
+    "id of a wrong type": (row(id=[1]), "ID_KIND"),
+    "id of a truth value": (row(id=True), "ID_KIND"),
+    "label in other letters": (row(label="OKAY"), "LABEL_UNKNOWN"),
+    "labels of a wrong type": ({"messages": row()["messages"], "labels": "ok"}, "LABELS_KIND"),
+    "unknown label of many": ({"messages": row()["messages"], "labels": {"p": "x"}}, "LABEL_UNKNOWN"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_ROWS)
 def test_a_bad_row_is_told_with_its_line(tmp_path, case):
-    bad, complaint = BAD_ROWS[case]
-    with pytest.raises(DataError, match=r"train\.jsonl:2: .*" + complaint) as caught:
+    bad, code = BAD_ROWS[case]
+    with pytest.raises(DataError) as caught:
         read(jsonl(tmp_path, row(), bad, row("b")))
-    assert len(caught.value.findings) == 1
+    (finding,) = caught.value.findings
+    assert (finding.code, finding.where.partition(": ")[0], finding.count) == (code, "train.jsonl:2", 1)
 
 
 @pytest.mark.parametrize(
@@ -109,11 +103,6 @@ def test_all_findings_come_at_once_and_the_rest_is_counted(tmp_path):
         read(jsonl(tmp_path, *[row(label=f"maybe {number}") for number in range(50)]))
     assert len(caught.value.findings) == 21
     assert str(caught.value.findings[-1]) == "... and 30 more"
-
-
-def test_duplicate_ids_name_both_places(tmp_path):
-    with pytest.raises(DataError, match=r"train.jsonl:3: id 'x' is also at train.jsonl:1"):
-        read(jsonl(tmp_path, row(id="x"), row(), row(id="x")))
 
 
 def test_many_labels_for_one_policy_skip_what_is_not_annotated(tmp_path):
@@ -179,18 +168,6 @@ def test_a_policy_that_is_no_text_is_not_the_only_one(tmp_path, named):
         read(jsonl(tmp_path, row("mine", policy="p"), row(policy=named)))
 
 
-def test_a_policy_that_is_a_number_is_named_by_it(tmp_path):
-    path = jsonl(tmp_path, row(policy=7), row(policy=7.0), row(policy=8))
-    assert len(read_labelled(path, DataSettings(), Policy("7", "T", "R"))) == 2
-
-
-@pytest.mark.parametrize("name", ["policy", "Policy"])
-@pytest.mark.parametrize("setting", ["id", "group"])
-def test_a_policy_column_that_is_named_as_another_names_no_policy(tmp_path, name, setting):
-    path = jsonl(tmp_path, row(**{name: "a-17"}), row(**{name: "a-18"}))
-    assert len(read(path, columns=ColumnSettings(**{setting: name}))) == 2
-
-
 def test_a_table_with_a_column_for_each_policy(tmp_path):
     path = tmp_path / "wide.csv"
     path.write_text("chat,is_p,is_q,label\nHi,yes,,a\nHo,no,YES,b\n")
@@ -222,18 +199,6 @@ def test_a_label_column_that_is_named_alone_is_the_only_one_read(tmp_path, label
     path = jsonl(tmp_path, row(human="violation", labels=labels))
     (found,) = read(path, columns=ColumnSettings(label="human"))
     assert found.labels == {"p": "violation"}
-
-
-def test_labels_that_are_named_alone_are_the_only_ones_read(tmp_path):
-    path = jsonl(tmp_path, row(label="ok", ann={"p": "violation"}))
-    (found,) = read(path, columns=ColumnSettings(labels="ann"))
-    assert found.labels == {"p": "violation"}
-
-
-def test_a_label_that_is_a_fraction(tmp_path):
-    half = Policy("p", "T", "R", ("1.0", "0.5"), ("Yes", "No"))
-    found = read_labelled(jsonl(tmp_path, row(label=0.5), row(label=1.0)), DataSettings(), half)
-    assert [item.labels["p"] for item in found] == ["0.5", "1.0"]
 
 
 @pytest.mark.parametrize("number", ["1", "1.0"])
@@ -283,13 +248,6 @@ def test_what_is_wrong_with_one_policys_labels_is_gathered_apart_and_costs_no_ot
         read_multilabelled(path, DataSettings(), [POLICY, OTHER])
 
 
-def test_what_is_wrong_with_a_row_is_everybodys_fault(tmp_path):
-    own = {"p": Findings(), "q": Findings()}
-    path = jsonl(tmp_path, {"messages": [], "labels": {"p": "ok", "q": "perhaps"}})
-    with pytest.raises(DataError, match="'messages' is empty"):
-        read_multilabelled(path, DataSettings(), [POLICY, OTHER], own)
-
-
 @pytest.mark.parametrize(
     ("written", "label_map"),
     [
@@ -316,13 +274,6 @@ def test_a_label_that_could_be_two_or_none_is_refused_with_its_exact_key(tmp_pat
         read_labelled(jsonl(tmp_path, row(label="YES "), row()), DataSettings(label_map=label_map), policy)
 
 
-def test_a_policy_column_in_other_capitals_is_one(tmp_path):
-    (tmp_path / "train.csv").write_text("Text,Policy,Label\na,q,violation\nb,p,ok\n")
-    assert [item.conversation.messages[0].content for item in read(str(tmp_path / "train.csv"))] == ["b"]
-    rows = read_multilabelled(str(tmp_path / "train.csv"), DataSettings(), [POLICY, OTHER])
-    assert [item.labels for item in rows] == [{"q": "violation"}, {"p": "ok"}]
-
-
 @pytest.mark.parametrize(
     "of", [{"labels": {"p": "ok"}, "verdicts": {}}, {"label": "ok", "policy": "p", "generated": {}}]
 )
@@ -339,23 +290,9 @@ def test_a_group_is_the_same_with_and_without_the_fraction_of_a_table_with_gaps(
     assert [item.group for item in rows] == ["7", "7", "7", "7", "7.5", "", ""]
 
 
-def test_labels_that_are_a_number_next_to_a_key_of_generate_are_refused(tmp_path):
-    row = {"messages": [{"role": "user", "content": "x"}], "label": "ok", "generated": {}, "labels": 3}
-    with pytest.raises(DataError, match="LABELS_KIND"):
-        read(jsonl(tmp_path, row))
-
-
 def test_a_label_in_a_column_policy_is_no_policys_name(tmp_path):
     path = jsonl(tmp_path, {"text": "a", "Policy": "violation"}, {"text": "b", "Policy": "ok"})
     rows = read(path, columns=ColumnSettings(messages="text", label="Policy"))
     assert [item.labels["p"] for item in rows] == ["violation", "ok"]
     path = jsonl(tmp_path, row("a", Policy="4711"), row("b", Policy="4712"))
     assert [item.group for item in read(path, columns=ColumnSettings(group="Policy"))] == ["4711", "4712"]
-
-
-def test_another_spelling_of_a_mapped_label_is_mapped_as_well(tmp_path):
-    rows = [{"prompt": "Hello.", "label": label} for label in ("ok", "OK", "Ok ")]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = DataSettings(label_map={"ok": "violation", "violation": "ok"})
-    found = read_labelled(str(tmp_path / "rows.jsonl"), settings, Policy("p", "P", "Rule."))
-    assert [row.labels["p"] for row in found] == ["violation"] * 3

@@ -45,13 +45,6 @@ def test_an_agent_s_conversation_as_openai_logs_it():
     assert findings.notes == {"role 'developer' is read as system": 1, "role 'function' is read as tool": 1}
 
 
-def test_sharegpt():
-    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}, {"from": "observation", "value": "4"}]
-    conversation, findings = read_one({"conversations": turns})
-    assert conversation.messages == (Message("user", "Hi"), Message("assistant", "Ho"), Message("tool", "4"))
-    assert findings.notes["role 'human' is read as user"] == 1
-
-
 def test_roles_in_other_words():
     found, findings = messages(
         {"role": "USER", "content": "a"}, {"role": "Kundin", "content": "b"}, role_map={"Kundin": "user"}
@@ -74,12 +67,6 @@ def test_images_are_refused_or_left_out_and_noted():
     found, findings = messages({"role": "user", "content": "See", "images": ["x"]}, skip_media=True)
     assert found == (Message("user", "See"),)
     assert findings.notes == {"'images' next to its text is left out (data.skip_media)": 1}
-
-
-def test_a_row_without_any_text_is_a_finding_and_no_note():
-    _, findings = read_one({"chat": ""}, columns=ColumnSettings(messages="chat"))
-    assert [finding.code for finding in findings.all()] == ["EMPTY"]
-    assert not findings.notes
 
 
 @pytest.mark.parametrize("cell", [str([{"role": "user", "content": "Hi"}])[:-5], '[{"from": "human", "value": "H'])
@@ -154,13 +141,6 @@ def test_two_system_messages_that_differ_are_refused(role):
     assert [finding.code for finding in findings.all()] == ["NOT_UNICODE"]
 
 
-def test_a_key_that_is_no_text_is_passed_over():
-    for row in ({"messages": TURNS}, {"prompt": "Hi", "response": "Ho"}, {"text": "Hi"}):
-        assert read_one({1: "x", None: "y", **row})[0] == read_one(row)[0]
-    conversation, _ = read_one({1: "x", "prompt": "Hi"}, columns=ColumnSettings(messages="prompt,response"))
-    assert conversation.messages == (Message("user", "Hi"),)
-
-
 @pytest.mark.parametrize("write", [json.dumps, str])
 def test_messages_in_one_of_several_columns_are_turns(write):
     conversation, _ = read_one(
@@ -174,38 +154,6 @@ def test_messages_in_one_of_several_columns_are_turns(write):
 )
 def test_a_pasted_text_is_a_text(pasted):
     assert read_one({"text": pasted})[0].messages == (Message("user", pasted),)
-
-
-def test_a_role_that_is_null_is_said_elsewhere():
-    found, findings = messages({"role": None, "from": "human", "value": "Hi"})
-    assert found == (Message("user", "Hi"),)
-    assert findings.notes == {"role 'human' is read as user": 1}
-
-
-@pytest.mark.parametrize("value", [4, float("nan"), True])
-def test_a_number_in_a_text_column_is_no_list_of_messages(value):
-    conversation, findings = read_one({"question": "2 + 2?", "answer": value})
-    assert conversation is None
-    (finding,) = findings.all()
-    assert finding.problem.endswith("; a turn in a column is a text: write it in quotes")
-
-
-def test_a_system_column_is_the_first_message_before_texts_too():
-    pair = {"prompt": "Hi", "response": "Ho"}
-    for named in ({}, {"messages": "prompt,response"}):
-        conversation, findings = read_one({"system": "Be kind.", **pair}, columns=ColumnSettings(**named))
-        assert (conversation.messages[0].role, conversation.messages[0].content) == ("system", "Be kind.")
-        assert findings.notes["'system' is read as the first message, before 'prompt,response'"] == 1
-    named = ColumnSettings(messages="system,prompt,response")
-    assert len(read_one({"system": "Be kind.", **pair}, columns=named)[0].messages) == 3
-    conversation, findings = read_one({**pair, "text": "all of it"}, columns=named)
-    assert [m.role for m in conversation.messages] == ["user", "assistant"]
-
-
-def test_a_text_may_begin_as_a_list():
-    conversation, findings = read_one({"chat": "[{'a': 1}] fails"}, columns=ColumnSettings(messages="chat"))
-    assert findings.count == 0
-    assert conversation.messages == (Message("user", "[{'a': 1}] fails"),)
 
 
 @pytest.mark.parametrize(
@@ -332,11 +280,6 @@ def test_a_tool_call_of_which_a_part_would_be_lost_is_refused(call, keys):
         (finding,) = findings.all()
         assert finding.code == "TOOL_CALL"
         assert finding.problem == f"a tool call has {keys} next to its arguments; make it one of them"
-
-
-def test_messages_packed_as_json_in_a_text():
-    conversation, _ = read_one({"messages": '[{"role": "user", "content": "a"}]'})
-    assert conversation.messages == (Message("user", "a"),)
 
 
 @pytest.mark.parametrize(

@@ -43,17 +43,6 @@ def test_parquet_values_that_json_has_no_form_for(place, value, tmp_path):
         read_labelled(str(path), DataSettings(), Policy("p", "P", "Rule."))
 
 
-def test_parquet_with_maps(tmp_path):
-    tags = pyarrow.array([[("a", "x")], [], None], pyarrow.map_(pyarrow.string(), pyarrow.string()))
-    deep = pyarrow.array(
-        [[[("a", [1, 2])]], [], None], pyarrow.list_(pyarrow.map_(pyarrow.string(), pyarrow.list_(pyarrow.int64())))
-    )
-    table = pyarrow.table({"prompt": ["Hi", "Ho", "Ha"], "label": ["ok"] * 3, "tags": tags, "deep": deep})
-    path = tmp_path / "rows.parquet"
-    pyarrow.parquet.write_table(table, path)
-    assert [item.conversation.messages[0].content for item in read(str(path))] == ["Hi", "Ho", "Ha"]
-
-
 def test_parquet_reads_as_jsonl_does(tmp_path):
     rows = [row("a", id="x"), row("b", "violation", id="y")]
     path = tmp_path / "rows.parquet"
@@ -122,16 +111,3 @@ def test_parquet_gives_every_kind_of_value_as_it_is(tmp_path):
     ] * 700
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     assert [row.value for row in sources.read_rows(str(path), Findings())] == rows
-
-
-def test_a_turn_without_content_is_one_in_a_table_too(tmp_path):
-    turns = [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": None},
-        {"role": "user", "content": "a"},
-    ]
-    pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist([{"messages": turns, "label": "ok"}]), tmp_path / "rows.parquet"
-    )
-    (found,) = read(str(tmp_path / "rows.parquet"))
-    assert [message.content for message in found.conversation.messages] == ["Hi", "a"]

@@ -1,6 +1,5 @@
 """The rows of a new recipe folder: balanced, sound, and nothing shared between splits."""
 
-import json
 from collections import Counter
 
 from alora.config.schema import DataSettings, EvaluationSettings, PolicySettings
@@ -35,7 +34,3 @@ def test_the_rows_pass_their_own_check(tmp_path):
     replies = [{row.conversation.messages[-1].content for row in rows} for rows in splits.values()]
     assert not replies[0] & replies[2]
     assert not replies[1] & replies[2]
-
-
-def test_the_recipe_quotes_its_name():
-    assert json.dumps("mine") in scaffold("mine")["recipe.yaml"]

@@ -69,13 +69,6 @@ def test_a_file_that_is_something_else(tmp_path, name, content, complaint):
         read(str(path))
 
 
-def test_no_file_and_a_folder(tmp_path):
-    with pytest.raises(DataError, match="no such file"):
-        read(str(tmp_path / "none.jsonl"))
-    with pytest.raises(DataError, match="is a folder"):
-        read(str(tmp_path))
-
-
 @pytest.mark.parametrize("saved", [True, False])
 @pytest.mark.parametrize("name", ["set", "./set", "json"])
 def test_a_folder_is_no_data_set_of_the_hub(name, saved, tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """What is held out, what is one conversation, and which policies' rows are enough."""
 
 import json
-from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -117,17 +116,6 @@ def test_groups_that_share_a_text_stay_on_one_side():
         assert not sides[0] & sides[1]
 
 
-def test_groups_that_are_joined_are_held_out_no_more_often_than_others():
-    held_out = 0
-    for data_set in range(40):
-        rows = []
-        for n in range(100):
-            texts = ["canned" if n < 30 else f"{data_set} first {n}", f"{data_set} second {n}"]
-            rows += [replace(row(text, p="ok"), group=f"{data_set} customer {n}") for text in texts]
-        held_out += any(one.conversation.messages[0].content == "canned" for one in hold_out(rows, 0.15)[1])
-    assert 0 < held_out < 20
-
-
 def test_a_conversation_in_files_of_several_weights_has_each_rows_own(tmp_path):
     """One policy's row lies in the first file, the other's of the same conversation in the second."""
     shared = both(20, "shared")
@@ -153,19 +141,6 @@ def test_every_label_has_its_share_held_out_however_rare():
     assert hold_out(rows[::-1], 0.15)[1] == hold_out(rows, 0.15)[1][::-1]  # the order of rows decides nothing
 
 
-@pytest.mark.parametrize(("total", "held"), [(17, 3), (16, 2), (23, 3), (24, 4)])
-def test_the_share_is_rounded_to_the_nearest(total, held):
-    assert len(hold_out([row(f"message {number}", p="ok") for number in range(total)], 0.15)[1]) == held
-
-
-def test_a_label_with_two_rows_is_not_split():
-    rows = [row(f"rare {number}", p="violation") for number in range(2)]
-    rows += [row(f"common {number}", p="ok") for number in range(20)]
-    train, validation = hold_out(rows, 0.15)
-    assert Counter(item.labels["p"] for item in train) == {"violation": 2, "ok": 17}
-    assert Counter(item.labels["p"] for item in validation) == {"ok": 3}
-
-
 def test_a_label_of_few_groups_is_on_both_sides():
     """Holding out enough of the other label must not take the last group that has this one."""
     for seed in range(100):
@@ -176,16 +151,6 @@ def test_a_label_of_few_groups_is_on_both_sides():
         ]  # fmt: skip
         for side in hold_out(rows, 0.15):
             assert {item.labels["p"] for item in side} == {"ok", "violation"}
-
-
-def test_rows_that_are_held_out_with_a_rare_label_count_towards_the_share_of_the_others():
-    """Were the common label first, it would have its share before the rare one's groups bring more of it."""
-    rows = [row(f"alone {number}", p="ok") for number in range(100)]
-    for group in ("a", "b", "c"):
-        rows.append(replace(row(f"rare {group}", p="violation"), group=group))
-        rows += [replace(row(f"{group} {number}", p="ok"), group=group) for number in range(10)]
-    validation = hold_out(rows, 0.1)[1]
-    assert Counter(item.labels["p"] for item in validation) == {"violation": 1, "ok": 13}
 
 
 def test_rows_of_one_group_stay_on_one_side():
@@ -221,19 +186,9 @@ def test_a_policy_s_split_is_the_same_whichever_policies_are_read_with_it():
     assert len(train) + len(validation) < 440  # the same rows for both, but for a few
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
-def test_a_share_that_is_none(share):
-    with pytest.raises(ConfigError, match="must lie between 0 and 1"):
-        hold_out([row("a")], share)
-
-
 @pytest.mark.parametrize(("one", "other"), [("Große Straße", "GROSSE STRASSE"), ("ﬁle", "FILE")])
 def test_a_text_in_capitals_that_are_spelled_otherwise_reads_the_same(one, other):
     assert text_digest(row(one).conversation) == text_digest(row(other).conversation)
-
-
-def test_the_speaker_is_part_of_what_is_said():
-    assert text_digest(row("a").conversation) != text_digest(row("a", role="assistant").conversation)
 
 
 def test_of_two_labels_the_first_stays_and_labels_of_other_policies_are_joined():
@@ -277,19 +232,6 @@ def test_each_split_needs_rows_of_each_label(tmp_path, train, validation, compla
         return
     with pytest.raises(DataError, match=complaint):
         read_splits(settings, [POLICY])
-
-
-def test_a_policy_with_wrong_labels_in_a_common_file_costs_no_other_its_labels(tmp_path):
-    file = tmp_path / "rows.jsonl"
-    talk = [{"role": "user", "content": "a"}]
-    file.write_text(
-        json.dumps({"messages": talk, "labels": {"p": "ok", "q": "perhaps"}})
-        + "\n"
-        + json.dumps({"messages": talk, "labels": {"p": "violation", "q": "ok"}})
-    )
-    rows, unusable = read_policy_rows(str(file), DataSettings(), [POLICY, OTHER])
-    assert [row.labels for row in rows] == [{"p": "ok"}, {"p": "violation"}]
-    assert list(unusable) == ["q"]
 
 
 def test_what_is_wrong_in_one_policy_s_file_is_no_fault_of_another_s(tmp_path):

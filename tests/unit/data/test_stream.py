@@ -6,8 +6,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from alora.batch.log_rows import survey
-from alora.config.schema import DataSettings
 from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
 
 
@@ -30,16 +28,6 @@ def test_each_row_has_its_own_outcome_in_order(tmp_path):
     *_, (_, both), _ = stream_conversations(str(tmp_path / "a.jsonl"))
     assert isinstance(both, Rejected)
     assert [finding.code for finding in both.findings] == ["ROLE_UNKNOWN", "CONTENT_KIND"]
-
-
-def test_a_name_with_a_colon_is_no_message(tmp_path):
-    file = tmp_path / "shop: march.jsonl"
-    file.write_text("\n".join([row(), "[1", row(id=True), row(), '{"messages": [3, 4]}']))
-    assert outcomes(file) == ["shop: march.jsonl:1", "NOT_JSON", "ID_KIND", "shop: march.jsonl:4", "MESSAGE_KIND"]
-    (_, wrong), *_ = [one for one in stream_conversations(str(file)) if isinstance(one[1], Rejected)][-1:]
-    assert [finding.where for finding in wrong.findings] == [f"shop: march.jsonl:5: message {n}" for n in (1, 2)]
-    found = survey(str(file), DataSettings())
-    assert (found.count, found.wrong.count) == (5, 4)
 
 
 def test_the_first_row_of_a_known_form_decides_how_texts_are_read(tmp_path):

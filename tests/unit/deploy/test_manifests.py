@@ -196,22 +196,6 @@ def test_names_labels_and_ports_meet():
     assert {mount["name"] for mount in container("base: Deployment")["volumeMounts"]} == volumes
 
 
-def test_the_page_says_what_the_manifests_need():
-    page = (ROOT / "docs/scale_out.md").read_text()
-    (allowed,) = EVERYTHING["base: NetworkPolicy"]["spec"]["ingress"][0]["from"]
-    ((label, value),) = allowed["namespaceSelector"]["matchLabels"].items()
-    assert f"kubectl label namespace GATEWAY {label}={value}" in page
-    (models, *_) = pod("base: Deployment")["volumes"]
-    assert f"volume claim `{models['persistentVolumeClaim']['claimName']}`" in page
-    for name in CONTAINERS:  # a hundred adapters of a model of 4 B parameters, in float32, are some 12 GiB
-        (copies,) = [volume for volume in pod(name)["volumes"] if volume["name"] == "tmp"]
-        assert copies["emptyDir"]["sizeLimit"] == "32Gi"
-    assert "whose limit of 32 GiB" in page
-    for overlay in ("gateway", "inferencepool"):
-        (gateway,) = EVERYTHING[f"overlays/{overlay}: HTTPRoute"]["spec"]["parentRefs"]
-        assert f"Gateway `{gateway['name']}`" in page
-
-
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_the_container_may_do_nothing_more_than_it_must(name):
     spec, own = pod(name), container(name)

@@ -100,37 +100,10 @@ def test_chance_is_told_apart_from_a_fall():
     assert report([old], [old], many, QUIET, FleetSettings()).drifts[0].p_delong == 1.0
 
 
-def test_verdicts_are_those_of_the_calibrated_probability():
-    talk, chances = member("a", GOOD_A), GOOD_A
-    softened = Member(talk.policy, OperatingPoint(4.0, 0.62), talk.digest, talk.logits_NL)
-    assert [bool(fired) for fired in softened.fired_N] == [True, False, False, False, False, False]
-    assert softened.probability_NL[1, 0] == pytest.approx(1 / (1 + ((1 - chances[1]) / chances[1]) ** 0.25))
-
-
 def test_policies_that_come_and_go():
     found = report([member("a", GOOD_A)], [member("b", GOOD_B)], ROWS, QUIET, FleetSettings())
     assert [(d.policy, d.state, d.regressed) for d in found.drifts] == [("a", "new", ()), ("b", "gone", ("gone",))]
     assert found.regressed == ("b",)
-
-
-def test_a_fall_is_measured_by_the_tolerance_itself():
-    many = rows(*[{"a": "violation" if n % 2 else "ok"} for n in range(100)])
-    old = member("a", [0.9 if n % 2 else 0.1 for n in range(100)])
-    new = member("a", [0.9 if n % 2 and n != 1 and n != 3 else 0.1 for n in range(100)], digest="e")
-    (drift,) = report([new], [old], many, QUIET, FleetSettings(figures=["f1"], tolerance=0.02)).drifts
-    assert drift.changes["f1"] == pytest.approx(96 / 98 - 1)
-    assert drift.regressed == ("f1",)
-    (drift,) = report([new], [old], many, QUIET, FleetSettings(figures=["f1"], tolerance=0.03)).drifts
-    assert drift.regressed == ()
-
-
-def test_another_label_that_is_not_the_positive_one_is_another_verdict():
-    policy = Policy("a", "A", "", ("bad", "mid", "good"), ("A", "B", "C"))
-    chances_N3 = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.2, 0.7, 0.1], [0.1, 0.2, 0.7]])
-    old = Member(policy, OperatingPoint(1.0, 0.5), "d", np.log(chances_N3))
-    new = Member(policy, OperatingPoint(1.0, 0.5), "e", np.log(chances_N3[:, [0, 2, 1]]))
-    three = rows({"a": "bad"}, {"a": "mid"}, {"a": "mid"}, {"a": "good"})
-    assert report([new], [old], three, QUIET, FleetSettings()).drifts[0].flipped == 0.75
 
 
 def test_what_the_rows_cannot_tell_of_a_changed_policy_has_not_passed():

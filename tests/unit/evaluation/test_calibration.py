@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,14 +68,6 @@ def test_rows_of_one_margin_have_one_probability():
         assert chance_N[0] == pytest.approx(label_probabilities(logits_NL[0].tolist(), temperature)[0], abs=1e-15)
         assert len(set(softmax(logits_NL / temperature, axis=1)[:, 0].tolist())) > 1  # negative control
     assert positive_probability(np.empty((0, 2))).shape == (0,)
-
-
-def test_temperature_with_three_labels():
-    rng = np.random.default_rng(1)
-    logits = rng.normal(0, 2, (4000, 3))
-    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    label_ids = np.array([rng.choice(3, p=p) for p in chances])
-    assert fit_calibration(logits * 2.0, label_ids)[0] == pytest.approx(2.0, rel=0.1)
 
 
 @pytest.mark.parametrize("labels", [2, 3, 4])
@@ -172,18 +163,6 @@ def test_thresholds_equal_exhaustive_search(seed, levels):
         assert ((probability >= threshold) == best_by_hand(positive, probability, score)).all(), target
 
 
-def test_rates_hold_and_the_interval_surrounds():
-    logits, label_ids = validation(3, 500)
-    positive, probability = label_ids == 0, positive_probability(logits)
-    for target, value in (("fpr", 0.05), ("recall", 0.95)):
-        settings = EvaluationSettings(target=target, target_value=value, bootstrap=200)
-        threshold, low, high = choose_threshold(positive, probability, settings)
-        recall, alarms = rates(positive, probability, threshold)
-        assert alarms <= 0.05 if target == "fpr" else recall >= 0.95
-        assert low < threshold < high or low <= threshold <= high
-        assert high - low > 0
-
-
 @pytest.mark.parametrize("overconfidence", [0.3, 3.0])
 def test_the_point_holds_its_rate_at_its_own_temperature(overconfidence):
     """A threshold of raw probabilities would be wrong wherever the temperature is not 1."""
@@ -194,36 +173,6 @@ def test_the_point_holds_its_rate_at_its_own_temperature(overconfidence):
     recall, alarms = rates(label_ids == 0, chance_N, point.threshold)
     assert 0.9 <= recall < 0.91
     assert rates(label_ids == 0, positive_probability(logits), point.threshold) != (recall, alarms)  # negative control
-
-
-def test_a_threshold_lies_midway_between_rows_and_a_resample_of_one_class_chooses_none():
-    positive, probability = np.array([True, True, False, False]), np.array([0.9, 0.7, 0.3, 0.1])
-    whole = EvaluationSettings(target="recall", target_value=0.99, bootstrap=0)
-    assert choose_threshold(positive, probability, whole)[0] == pytest.approx(0.5)
-    lowest = EvaluationSettings(target="recall", target_value=0.9, bootstrap=0)
-    assert choose_threshold(~positive, probability, lowest)[0] == pytest.approx(0.05)
-    rare, far = np.arange(6) == 0, np.array([0.9, 0.1, 0.1, 0.1, 0.1, 0.1])
-    assert choose_threshold(rare, far, replace(whole, bootstrap=200)) == (0.5, 0.5, 0.5)
-
-
-def test_neighbours_that_no_number_lies_between_are_still_told_apart():
-    """Their mean is one of them, and of two even mantissas the lower one."""
-    low = 0.5
-    for _ in range(2):
-        high = math.nextafter(low, 1)
-        threshold, _, _ = choose_threshold(
-            np.array([True, False]), np.array([high, low]), EvaluationSettings(target="recall", bootstrap=0)
-        )
-        assert low < threshold <= high
-        low = high
-
-
-def test_the_interval_of_a_single_resample_holds_the_choice():
-    logits, label_ids = validation(4, 60)
-    positive, probability = label_ids == 0, positive_probability(logits)
-    found = [choose_threshold(positive, probability, EvaluationSettings(bootstrap=1), seed) for seed in range(20)]
-    assert all(low <= chosen <= high for chosen, low, high in found)
-    assert {low < chosen for chosen, low, _ in found} == {chosen < high for chosen, _, high in found} == {True, False}
 
 
 def test_the_interval_is_of_the_thresholds_that_resampled_rows_choose():
@@ -268,28 +217,6 @@ def test_a_cost_is_lowest_where_it_is_expected_to_be(alarm, miss):
     threshold, low, high = choose_threshold(label_ids == 0, positive_probability(logits), settings)
     assert threshold == pytest.approx(alarm / (alarm + miss), abs=0.03)
     assert low < threshold < high
-
-
-def test_more_rows_narrow_the_interval():
-    widths = []
-    for size in (80, 4000):
-        logits, label_ids = validation(4, size)
-        _, low, high = choose_threshold(label_ids == 0, positive_probability(logits), EvaluationSettings(bootstrap=200))
-        widths.append(high - low)
-    assert widths[1] < widths[0] / 2
-
-
-def test_each_target_has_a_rate_of_its_own():
-    """One default for both would ask for a recall of 1 %, or allow 95 % of false alarms."""
-    logits, label_ids = validation(3, 400)
-    for target, rate in (("fpr", 0.01), ("recall", 0.95)):
-        own = fit_operating_point(logits, label_ids, EvaluationSettings(target=target, bootstrap=20))
-        given = EvaluationSettings(target=target, target_value=rate, bootstrap=20)
-        assert own == fit_operating_point(logits, label_ids, given)
-        assert own.target_value == rate
-        other = EvaluationSettings(target=target, target_value=0.5, bootstrap=20)
-        assert own.threshold != fit_operating_point(logits, label_ids, other).threshold
-    assert fit_operating_point(logits, label_ids, EvaluationSettings(bootstrap=20)).target_value is None
 
 
 def test_a_rate_that_no_threshold_holds_never_fires():
@@ -361,14 +288,6 @@ def test_points_of_older_bundles_are_read_and_written_as_they_were():
 def test_a_setting_of_another_target_is_refused(name, before):
     with pytest.raises(ConfigError, match=rf"evaluation\.{name}=0\.5 has no effect on target=f1; add"):
         refit_settings(OperatingPoint(target=before), EvaluationSettings(**{name: 0.5}))
-
-
-def test_what_is_said_to_be_null_is_the_targets_default():
-    """As ``evaluation=low_false_alarms`` says it, which promises 1 %."""
-    before = OperatingPoint(target="fpr", target_value=0.3)
-    said = {"evaluation.target", "evaluation.target_value"}
-    assert refit_settings(before, EvaluationSettings(target="fpr"), said).target_value is None
-    assert refit_settings(before, EvaluationSettings(target="fpr"), {"evaluation.target"}).target_value == 0.3
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.errors import DataError
-from alora.evaluation import noise
 from alora.evaluation.noise import WORDS_KNOW, doubtful_labels, likelier_labels, without_doubtful
 from alora.policy import Policy
 
@@ -50,45 +49,12 @@ def test_too_few_rows_of_a_label_to_hold_any_out(counts):
         doubtful_labels(POLICY, few)
 
 
-def test_three_rows_of_a_label_are_enough():
-    assert doubtful_labels(POLICY, rows(set(), 6))[1] >= 0.5
-    rare = [row for row in rows(set(), 60) if row.labels["refunds"] == "ok" or int(row.conversation.id) < 6]
-    assert doubtful_labels(POLICY, rare)[1] >= 0.5, "as many folds as the rarest label has rows"
-
-
-def test_a_third_label_may_be_rarer():
-    """Folds by the rarest label would teach one row of the others."""
-    three = Policy(
-        "refunds", "No refunds", "Never promise money.", ("violation", "ok", "unclear"), ("yes", "no", "maybe")
-    )
-    few = [replace(row, labels={"refunds": "unclear"}) if n == 6 else row for n, row in enumerate(rows(set(), 7))]
-    assert doubtful_labels(three, few)[1] >= 0.5
-
-
-def test_a_label_that_no_row_carries_is_never_the_likelier_one():
-    probability_NL = np.array([[0.3, 0.1, 0.6], [0.1, 0.3, 0.6]])
-    assert likelier_labels(probability_NL, np.array([0, 1])).tolist() == [0, 1]
-
-
 def test_no_label_is_likelier_that_is_less_probable_than_the_row_s_own():
     """Rows 0 and 1 carry label 0, which has 0.725 on average; row 2 carries label 1, at 0.4."""
     probability_NL = np.array([[0.55, 0.45], [0.9, 0.1], [0.6, 0.4]])
     assert likelier_labels(probability_NL, np.array([0, 0, 1])).tolist() == [0, 0, 1]
     probability_NL[0] = 0.45, 0.55
     assert likelier_labels(probability_NL, np.array([0, 0, 1])).tolist() == [1, 0, 1]
-
-
-def test_every_fold_holds_rows_of_two_labels_out(monkeypatch):
-    folds = []
-
-    def words(policy, mine, splits):
-        folds.extend({mine[n].labels["refunds"] for n in held_out} for _, held_out in splits)
-        return np.full((len(mine), 2), 0.5), None
-
-    monkeypatch.setattr(noise, "held_out_words", words)
-    rare = [row for row in rows(set(), 60) if row.labels["refunds"] == "ok" or int(row.conversation.id) < 6]
-    assert doubtful_labels(POLICY, rare) == ([], 0.5)
-    assert folds == [{"ok", "violation"}] * 3
 
 
 def test_without_doubtful_labels_the_other_policies_keep_theirs():
@@ -101,16 +67,6 @@ def test_without_doubtful_labels_the_other_policies_keep_theirs():
     assert {row.where for row in kept if "refunds" not in row.labels} == doubted
     assert len(doubted) >= 8
     assert all(row.labels["other"] == "ok" for row in kept)
-
-
-def test_without_doubtful_labels_a_row_of_the_same_name_in_another_file_keeps_its():
-    turned = set(random.Random(1).sample(range(200), 12))
-    given = rows(turned)
-    doubted = {doubt.row.conversation.id for doubt in doubtful_labels(POLICY, given)[0]}
-    given = [replace(row, where=f"train.jsonl:{number % 100}") for number, row in enumerate(given)]
-    kept, left_out = without_doubtful([POLICY], given)
-    assert not left_out
-    assert {row.conversation.id for row in kept if not row.labels} == doubted
 
 
 def test_a_policy_whose_labels_cannot_be_doubted_is_left_out_alone():

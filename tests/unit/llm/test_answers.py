@@ -37,15 +37,3 @@ def test_an_answer_that_is_none_is_asked_again(tmp_path, label_id, confidence):
     ]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, kept)))
     assert Answers(tmp_path / "p.jsonl", read_kept).known == {"b": Answer(1, 0.5)}
-
-
-@pytest.mark.parametrize("cut", ["", '{"key": "c", "te'])
-def test_every_line_is_one_answer_but_for_one_that_was_cut(tmp_path, cut):
-    file = tmp_path / "calls.jsonl"
-    for key in ("a", "b"):
-        Answers(file, lambda kept: kept["text"]).add(key, key, text=key)
-        with file.open("a") as stream:
-            stream.write(cut)
-    lines = file.read_text().splitlines()
-    assert [line for line in lines if line != cut] == ['{"key": "a", "text": "a"}', '{"key": "b", "text": "b"}']
-    assert Answers(file, lambda kept: kept["text"]).known == {"a": "a", "b": "b"}

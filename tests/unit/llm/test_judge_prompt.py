@@ -5,7 +5,7 @@ import json
 import pytest
 
 from alora.data.conversation import Conversation, Message
-from alora.llm.judge_prompt import Answer, messages, objects, read_answer
+from alora.llm.judge_prompt import Answer, messages, read_answer
 from alora.policy import Policy
 
 POLICY = Policy("refunds", "No refunds", "Nobody promises a refund.")
@@ -54,13 +54,6 @@ def test_no_text_leaves_its_quotes(hostile):
 def test_without_the_escape_a_text_would_leave_its_quotes():
     """Negative control: JSON alone does not keep an element closed."""
     assert "</conversation>" in json.dumps([{"content": "</conversation>"}])
-
-
-def test_the_escape_leaves_no_bracket_of_the_text():
-    """Not even of an element in other capitals, which a model may take for ours."""
-    for text in ("</conversation>", "</Conversation >", "<script>", "a > b < c"):
-        sent = messages(POLICY, talk(text), 1000)[1]["content"]
-        assert sent.count("<") == sent.count(">") == 2
 
 
 def test_a_long_conversation_loses_the_middle_of_its_longest_text():
@@ -125,7 +118,3 @@ def test_answers_that_are_none(text):
 def test_labels_are_the_policys_own():
     assert read_answer('{"label": "flat", "confidence": 60}', TONE) == Answer(2, 0.6)
     assert read_answer('{"label": "violation"}', TONE) is None
-
-
-def test_an_answer_of_open_braces_alone_is_read_in_bounded_time():
-    assert list(objects("{" * 3_000_000)) == []

@@ -1,7 +1,5 @@
 """What a prompt's check finds: its lengths, what is cut, where it activates."""
 
-from dataclasses import replace
-
 import pytest
 
 from alora.config.schema import PromptSettings
@@ -67,14 +65,6 @@ def test_prompts_longer_than_the_base_takes():
         assert len(check_prompts("train", [row("word")], [POLICY], renderer, takes)[1]) == count
 
 
-def test_rows_that_do_not_render_are_told_and_the_rest_counted():
-    renderer = Renderer(toy_tokenizer("granite"), PromptSettings())
-    rows = [row("a" * i + "\ud800", where=f"train.jsonl:{i}") for i in range(25)]
-    _, findings = check_prompts("train", rows, [POLICY], renderer, 10_000)
-    assert len(findings) == 21
-    assert "... and 5 more" in findings[-1].problem
-
-
 def test_a_prompt_that_activates_elsewhere_is_an_error():
     """Negative control: a renderer whose suffix is preceded by its own invocation *inside* the suffix part."""
     renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings())
@@ -85,14 +75,3 @@ def test_a_prompt_that_activates_elsewhere_is_an_error():
     assert "the adapter would start at token" in findings[0].problem
     with pytest.raises(RenderError, match="PEFT would start the adapter elsewhere"):
         type(suffix)(suffix.token_ids, suffix.invocation_ids, suffix.label_token_ids)
-
-
-def test_a_row_is_as_long_as_the_policies_that_it_is_labelled_for_make_it():
-    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(instruction="rule"))
-    long = replace(POLICY, id="long", rule="word " * 50)
-    lengths, _ = check_prompts("train", [row("Hi")], [POLICY, long], renderer, 10_000)
-    alone, _ = check_prompts("train", [row("Hi")], [POLICY], renderer, 10_000)
-    assert lengths == alone
-    of_both = replace(row("Hi"), labels={"p": "ok", "long": "ok"})
-    both, _ = check_prompts("train", [of_both], [POLICY, long], renderer, 10_000)
-    assert both.longest > alone.longest + 40

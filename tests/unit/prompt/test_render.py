@@ -238,13 +238,6 @@ def test_the_empty_thought_of_qwen3_belongs_to_the_answer_header():
     assert tokenizer.decode(thinking.token_ids).endswith("<|im_start|>assistant\n")
 
 
-def test_the_date_of_a_template_stands_still():
-    tokenizer = TOKENIZERS["llama3"]
-    assert "Today Date: 26 Jul 2024" in tokenizer.decode(
-        RENDERERS["llama3", "turns"].prefix(Conversation("x", (Message("user", "Hi"),))).token_ids
-    )
-
-
 def test_a_suffix_that_is_longer_than_any_conversation_is_refused():
     """It is computed for every conversation anew; the base's own prompt, with the rule, may be of any length."""
     renderer = Renderer(TOKENIZERS["qwen3"], PromptSettings(instruction="rule"))
@@ -286,17 +279,6 @@ def test_a_policy_on_the_last_turn_has_no_windows():
         renderer.suffix(replace(POLICIES[0], judge="last_turn"))
 
 
-@pytest.mark.parametrize("instruction", ["title", "rule"])
-def test_the_suffix_spells_out_the_policy(instruction):
-    tokenizer = TOKENIZERS["granite"]
-    suffix = Renderer(tokenizer, PromptSettings(instruction=instruction)).suffix(POLICIES[0])
-    text = tokenizer.decode(suffix.token_ids)
-    assert "Policy check: Unauthorized advice. " in text
-    assert "Does the conversation violate it? Answer Yes or No." in text
-    assert (POLICIES[0].rule in text) == (instruction == "rule")
-    assert [tokenizer.decode([index]) for index in suffix.label_token_ids] == ["Yes", "No"]
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_invocation_is_the_same_for_every_policy_and_opens_with_the_turn(family):
     suffixes = [RENDERERS[family, "turns"].suffix(policy) for policy in POLICIES]
@@ -310,14 +292,6 @@ def test_an_answer_of_several_tokens_is_refused_with_advice():
     policy = Policy(id="p", title="T", rule="", answers=("Unauthorized!", "No"))
     with pytest.raises(PolicyError, match=r"'Unauthorized!' is \d+ tokens .* use one of \['Yes', 'No'"):
         RENDERERS["qwen3", "transcript"].suffix(policy)
-
-
-def test_two_of_three_answers_that_are_one_token_are_refused(monkeypatch):
-    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings())
-    tone = Policy("tone", "Tone", "", ("rude", "dry", "warm"), ("No", "Yes", "yes"))
-    monkeypatch.setattr(renderer, "_answer_token", lambda closing, word, policy: {"n": 5, "y": 6}[word[0].lower()])
-    with pytest.raises(PolicyError, match=r"\['No', 'Yes', 'yes'\] share a token"):
-        renderer.suffix(tone)
 
 
 def test_a_control_token_is_no_answer():
@@ -411,11 +385,6 @@ def test_a_conversation_that_just_fits_is_whole(family, layout):
     assert (cut.truncation.tokens_before, len(cut.token_ids) <= limits[1]) == (limits[0], True)
 
 
-def test_a_limit_without_room_is_refused():
-    with pytest.raises(ConfigError, match=r"max_prefix_tokens=20 leaves no room .* at least"):
-        Renderer(TOKENIZERS["qwen3"], PromptSettings(max_prefix_tokens=20))
-
-
 @pytest.mark.parametrize(("family", "layout"), CASES)
 @pytest.mark.parametrize("taken_from", ["middle", "start"])
 def test_the_least_limit_has_room_for_markers_and_content(family, layout, taken_from):
@@ -433,21 +402,6 @@ def test_the_least_limit_has_room_for_markers_and_content(family, layout, taken_
     content = len(cut.token_ids) - len(empty.token_ids) - markers * len(renderer._marker)
     speaker = len(renderer._text.encode("User: ")) if layout == "transcript" else 0
     assert content >= LEAST_CONTENT - speaker
-
-
-@pytest.mark.parametrize("change", [{"layout": "x"}, {"instruction": "x"}, {"truncation": "end"}])
-def test_an_unknown_setting_is_refused(change):
-    with pytest.raises(ConfigError, match=r"; .*choose"):
-        Renderer(TOKENIZERS["qwen3"], PromptSettings(**change))
-
-
-@pytest.mark.parametrize(
-    ("messages", "complaint"),
-    [((), "no message"), ((Message("robot", "x"),), "role 'robot'"), ((Message("user", "a\ud800"),), "lone surrogate")],
-)
-def test_what_is_no_conversation_is_refused(messages, complaint):
-    with pytest.raises(RenderError, match=complaint):
-        RENDERERS["qwen3", "turns"].prefix(Conversation("x", messages))
 
 
 @pytest.mark.parametrize("layout", ["transcript", "turns"])

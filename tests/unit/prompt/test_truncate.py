@@ -102,35 +102,6 @@ def test_calls_and_names_count_towards_the_bound(more, around):
     assert kept[: len(around)] == kept[len(kept) - len(around) :] == around
 
 
-def test_a_giant_name_behind_a_giant_text_counts_towards_the_bound():
-    """The cut then goes from the one message to the other, and each loses a part of its own."""
-    kept = bounded((*texts("a" * 10**7), Message("tool", "said", name="x" * 10**7)), 100, "|")
-    assert [message.role for message in kept] == ["user", "tool"]
-    assert sum(len(message.name) + len(message.text) for message in kept) < 4 * LEAST_CHARACTERS
-
-
-def test_answers_of_tools_in_a_row_fit_whatever_stands_between_two():
-    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(layout="turns", max_prefix_tokens=200))
-    own = renderer._template
-    renderer._template = replace(
-        own, open={**own.open, "tool": "T"}, close={**own.close, "tool": "t"}, between_tools="- " * 30
-    )
-    messages = (Message("user", "Hi"), *(Message("tool", str(number)) for number in range(20)))
-    prefix = renderer.prefix(Conversation("a", messages))
-    assert prefix.truncation is not None
-    assert len(prefix.token_ids) <= 200
-
-
-def test_one_turn_that_is_left_alone_shows_that_others_went():
-    turns = [Turn("user", (1, 2)), Turn("user", (3, 4, 5), wrapper=20)]
-    assert fit(turns, 10, "middle", MARKER) == [Turn("user", (1, 2, *MARKER))]
-
-
-def test_where_only_the_end_went_the_marker_stands_behind_the_last_turn_that_is_left():
-    turns = [Turn("user", (1,)), Turn("assistant", (2,)), Turn("tool", (3,), wrapper=20)]
-    assert fit(turns, 10, "middle", MARKER) == [turns[0], Turn("assistant", (2, *MARKER))]
-
-
 @pytest.mark.parametrize("layout", ["turns", "transcript"])
 def test_what_stands_behind_a_folded_system_text_counts_towards_the_limit(layout):
     renderer = Renderer(toy_tokenizer("gemma3"), PromptSettings(layout=layout, max_prefix_tokens=200))
@@ -138,9 +109,3 @@ def test_what_stands_behind_a_folded_system_text_counts_towards_the_limit(layout
     prefix = renderer.prefix(Conversation("a", (Message("system", "Sys " * 200), Message("user", "word " * 400))))
     assert prefix.truncation is not None
     assert len(prefix.token_ids) <= 200
-
-
-def test_a_turn_without_text_stays_where_its_wrapper_just_fits():
-    empty, long = Turn("assistant", (), wrapper=2), Turn("user", tuple(range(1, 30)))
-    cut = fit([empty, long], 3 * len(MARKER) + 4, "middle", MARKER)
-    assert cut == [empty, Turn("user", (*MARKER, 28, 29))]

@@ -93,24 +93,6 @@ def test_a_system_message_of_more_than_a_quarter_is_read_once_and_crowds_out_no_
     assert set().union(*users) == {message.content for message in talk[1:]}
 
 
-def test_a_name_that_no_window_holds_is_read_as_text():
-    """Each part of the message would carry it, down to parts of one letter."""
-    this, name = renderer(), " ".join(f"n{i}" for i in range(700))
-    sizes, join = [], this._join
-    this._join = lambda *turns: sizes.append(0) or join(*turns)
-    prefixes, texts = read(this, [Message("tool", "word " * 200, name=name)])
-    assert all(prefix.truncation is None for prefix in prefixes)
-    for one, other in pairwise([*name.split()[:-1], "n699)", "word"]):
-        assert any(f"{one} {other}" in text for text in texts), (one, other)
-    assert len(sizes) < 500, "the time grows with the text"
-
-
-def test_what_has_no_blank_is_cut_all_the_same():
-    prefixes, texts = read(renderer(), [Message("user", "".join(f"{i}," for i in range(900)))])
-    assert all(any(f",{i}," in text for text in texts) for i in range(1, 899))
-    assert all(prefix.truncation is None for prefix in prefixes)
-
-
 def test_one_prefix_where_it_fits_or_windows_are_off():
     short, long = Conversation("x", tuple(TALK[:3])), Conversation("x", tuple(TALK))
     this = renderer()
@@ -161,19 +143,3 @@ def test_a_violation_that_truncation_loses_is_found_in_a_window():
     found = scored("windows")
     np.testing.assert_array_equal(found.logits_NL, [(2.0, -1.0), (-3.0, 1.0), (-3.0, 1.0)])
     assert found.truncated == 0
-
-
-def test_a_row_that_loses_tokens_in_one_of_its_windows_is_counted_as_truncated(monkeypatch):
-    monkeypatch.setattr(truncate, "LEAST_CHARACTERS", 64)
-    this = renderer()
-    talks = [[Message("user", f"{number} can you tell me? " * 120) for number in range(40)], TALK]
-    rows = [
-        LabelledConversation(Conversation(str(i), tuple(talk)), {"p": "ok"}, f"test.jsonl:{i}")
-        for i, talk in enumerate(talks)
-    ]
-    losing = [sum(prefix.truncation is not None for prefix in this.windows(row.conversation)) for row in rows]
-    assert losing == [1, 0]
-    assert all(len(this.windows(row.conversation)) > 1 for row in rows)
-    suffix = this.suffix(POLICY)
-    (found,) = predict(Reads(this._tokenizer, "grenade"), this, [POLICY], [suffix], rows, progress="")
-    assert found.truncated == 1

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter
+from alora.adapter.folder import AdapterSpec, new_adapter
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
@@ -60,32 +60,3 @@ def test_the_steps_of_a_training_that_stopped_early_are_those_that_it_took(tmp_p
     settings = TrainingSettings(max_steps=40, batch_size=2, learning_rate=3.0, early_stopping_patience=1)
     fitted = fit(base, adapters_of(base, 2), rows(6), rows(2), settings, tmp_path, progress=False)
     assert fitted.steps == fitted.standings[0].stopped_at < 40
-
-
-def test_the_base_checkpoints_no_activations_afterwards(tmp_path):
-    base = base_of()
-    settings = TrainingSettings(max_steps=1, gradient_checkpointing=True)
-    fit(base, adapters_of(base, 2), rows(4), rows(2), settings, tmp_path, progress=False)
-    assert not base.model.is_gradient_checkpointing
-
-
-def test_a_pass_of_a_diverged_policy_alone_costs_the_others_nothing(tmp_path):
-    base = base_of()
-    (sound,) = adapters_of(base, 2)
-    broken = AdapterWeights(sound.spec, {name: (a, b + float("nan")) for name, (a, b) in sound.tensors.items()})
-    settings = TrainingSettings(max_steps=3, batch_size=2, learning_rate=1e-2, max_suffix_tokens=4)
-    both = fit(base, [broken, sound], rows(6, 2), rows(2, 2), settings, tmp_path / "both", progress=False)
-    alone = fit(base, [sound], rows(6), rows(2), settings, tmp_path / "alone", progress=False)
-    assert [standing.dropped is None for standing in both.standings] == [False, True]
-    for name, halves in alone.adapters[0].tensors.items():
-        torch.testing.assert_close(both.adapters[1].tensors[name], halves)
-
-
-def test_the_loss_that_is_logged_is_of_all_passes(tmp_path):
-    base = base_of()
-    settings = TrainingSettings(max_steps=3, batch_size=2, max_suffix_tokens=4)
-    fitted = fit(base, adapters_of(base, 2, 2), rows(6, 2), rows(2, 2), settings, tmp_path, progress=False)
-    logged = [entry for entry in fitted.history if "loss" in entry]
-    assert logged
-    for entry in logged:
-        assert entry["loss"] == pytest.approx(entry["loss_0"] + entry["loss_1"], abs=1e-3)

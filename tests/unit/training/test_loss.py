@@ -58,10 +58,3 @@ def test_balanced_labels_leave_the_probability_among_the_rows_as_it_is():
     assert abs(pull.item()) == pytest.approx(2.5)  # of nine negatives together; without weights 0.9 of 10 rows
     equal = label_losses(LabelledLogits(logits_nL, labels_n, torch.ones(10, 2, dtype=torch.float64)))
     torch.testing.assert_close(equal, label_losses(LabelledLogits(logits_nL, labels_n)))
-
-
-def test_a_checkpoint_that_is_not_sure_enough_is_judged_by_what_it_ranks():
-    faint = LabelledLogits(torch.tensor([[0.1, 0.0], [0.0, 0.1]]), torch.tensor([0, 1]))
-    losses_K = tempered_losses(faint).mean(0)
-    assert (min(TEMPERATURES), max(TEMPERATURES)) == (0.25, 32.0)
-    assert TEMPERATURES[int(losses_K.argmin())] == 0.25

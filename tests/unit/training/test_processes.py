@@ -2,10 +2,8 @@
 
 import pytest
 
-from alora.cli import main
 from alora.errors import RunError
 from alora.training.processes import ALONE, join_processes
-from tests.toy_recipe import toy_rows
 
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -49,12 +47,3 @@ def test_half_of_what_a_launcher_sets_is_refused(there, named, monkeypatch):
         monkeypatch.setenv(key, value)
     with pytest.raises(RunError, match=named):
         join_processes("cpu")
-
-
-def test_a_comparison_is_held_to_the_same(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("id: toy\ntitle: No red\nrule: Nobody says red.\n")
-    rows = [f"policy.file={policy}", f"data.train={toy_rows(tmp_path / 'train.jsonl', 8)}"]
-    assert main(["compare", *rows, f"data.test={toy_rows(tmp_path / 'test.jsonl', 8, seed=1)}"]) == 2
-    assert "ACCELERATE_USE_DEEPSPEED=true" in capsys.readouterr().err

@@ -1,13 +1,12 @@
 """A run folder belongs to its settings and inputs; what another run made is never taken for this one's."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
 from alora.base.fingerprint import Fingerprint
 from alora.config.schema import (
-    AdapterSettings,
     BenchSettings,
     ColumnSettings,
     DataSettings,
@@ -93,20 +92,6 @@ def test_settings_that_change_nothing_that_was_made_go_on_in_the_same_run(change
     with RunFolder(recipe(tmp_path, **changed)) as folder:
         assert folder.claim(INPUTS) is True
     assert made.exists()
-
-
-def test_a_run_that_recorded_settings_which_training_does_not_use_goes_on(tmp_path):
-    settings, record = recipe(tmp_path, show=2), tmp_path / "run/inputs.json"
-    claim(recipe(tmp_path), INPUTS)
-    old = json.loads(record.read_text())
-    old["settings"] |= {name: value for name, value in asdict(Recipe()).items() if name in ("show", "logs", "bench")}
-    record.write_text(json.dumps(old))
-    (tmp_path / "run/policies/p").mkdir(parents=True)
-    (tmp_path / "run/policies/p/training.json").write_text("{}")
-    assert claim(settings, INPUTS) is True
-    assert json.loads(record.read_text()) == old
-    with pytest.raises(RunError, match=r"adapter\.rank: 16 -> 8"):
-        claim(replace(settings, adapter=AdapterSettings(rank=8)), INPUTS)
 
 
 def test_a_run_is_opened_whatever_the_settings_that_training_does_not_use(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from alora.config.schema import Recipe
 from alora.errors import RunError
 from alora.lab.compare.compare_folder import ComparisonFolder
-from alora.training.run_folder import LOCK, RunFolder, remove_checkpoints
+from alora.training.run_folder import RunFolder, remove_checkpoints
 from tests.integration.bad_input.conftest import tree
 
 KINDS = {
@@ -88,26 +88,6 @@ def test_what_a_killed_process_was_writing_is_swept_and_hidden_files_of_the_user
     assert tree(tmp_path).keys() > before.keys()
     assert claim("run", tmp_path) is True
     assert tree(tmp_path).keys() == before.keys()
-
-
-def test_a_folder_in_which_a_run_was_killed_at_its_start_is_the_runs(tmp_path):
-    fill(tmp_path, [".inputs.json.01234567.alora-part"])
-    assert claim("run", tmp_path) is False
-    assert {path.name for path in tmp_path.iterdir()} - {LOCK} == {"inputs.json"}
-
-
-def test_a_long_text_that_changed_is_shown_where_it_parts(tmp_path):
-    """Its beginning and its end alone read the same in both."""
-    before, after = (f"{'The agent never insults. ' * 4}{word}{' And more of it.' * 4}" for word in ("Never.", "Once."))
-    recipe = Recipe(run_dir=str(tmp_path / "run"))
-    with RunFolder(recipe) as folder:
-        folder.claim({"policy red": before, "rows": "a"})
-        fill(folder.path, ["battery/battery.json"])
-        with pytest.raises(
-            RunError, match=r"policy red: \.\.\. insults\. Never\..* -> \.\.\. insults\. Once\."
-        ) as refused:
-            folder.claim({"policy red": after, "rows": "b"})
-    assert "rows: a -> b" in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["battery", "policies/red", "adapter", "inputs.json"])

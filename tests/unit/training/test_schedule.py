@@ -9,7 +9,7 @@ from transformers import get_scheduler
 from alora.config.schema import SCHEDULERS, TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.loop import _arguments, finite_entry
-from alora.training.schedule import loss_curves, make_schedule, still_improving, unfinished
+from alora.training.schedule import loss_curves, make_schedule, still_improving
 
 
 def rows(*policies_of_row: tuple[int, ...]) -> list[Example]:
@@ -59,13 +59,6 @@ def test_what_is_given_stays():
     assert (schedule.conversations, schedule.steps, schedule.steps_per_epoch) == (2, 7, 10)
 
 
-def test_a_run_shorter_than_an_evaluation_interval_is_evaluated_at_its_end():
-    schedule = make_schedule(
-        TrainingSettings(batch_size=2, max_steps=3, evaluations_per_epoch=1), rows(*[(0,)] * 20), 4
-    )
-    assert (schedule.steps_per_epoch, schedule.steps, schedule.interval) == (10, 3, 3)
-
-
 def test_every_setting_reaches_the_trainer(tmp_path):
     given = TrainingSettings(
         epochs=1.5, batch_size=2, gradient_accumulation_steps=2, learning_rate=3e-4, weight_decay=0.02, seed=11,
@@ -80,13 +73,6 @@ def test_every_setting_reaches_the_trainer(tmp_path):
         "max_grad_norm": 0.0, "save_only_model": False, "ignore_data_skip": False,
     }  # fmt: skip
     assert {name: getattr(arguments, name) for name in wanted} == wanted
-
-
-def test_accumulation_makes_fewer_steps():
-    schedule = make_schedule(
-        TrainingSettings(batch_size=2, gradient_accumulation_steps=4, epochs=1), rows(*[(0,)] * 16), 16
-    )
-    assert (schedule.conversations, schedule.steps) == (2, 2)
 
 
 def test_a_log_entry_is_one_that_json_can_hold():
@@ -129,22 +115,3 @@ def test_the_last_step_has_a_rate(steps, ratio, scheduler, tmp_path):
         optimiser.step()
         following.step()
     assert rates[-1] > 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "advice"),
-    [
-        ({"max_steps": -1, "epochs": 3.0}, "raise training.epochs, which was 3"),
-        ({"max_steps": 7, "epochs": 3.0}, "raise training.max_steps, which was 7"),
-    ],
-)
-def test_what_ended_a_training_too_early_is_named(settings, advice):
-    said = unfinished([(1.0, 0.6), (2.0, 0.5)], settings)
-    assert said is not None
-    assert said.endswith(advice)
-    assert unfinished([(1.0, 0.5), (2.0, 0.6)], settings) is None
-
-
-def test_a_last_step_of_fewer_rows_counts():
-    schedule = make_schedule(TrainingSettings(batch_size=4, epochs=2), rows(*[(0,)] * 10), 16)
-    assert (schedule.steps_per_epoch, schedule.steps) == (3, 6)

@@ -100,20 +100,6 @@ def test_only_the_first_gradient_of_a_policy_is_watched_and_each_layer_of_it():
     assert again.standings[0].dropped == "for another reason"
 
 
-def test_a_checkpoint_gives_back_adapters_of_unlike_shapes(tmp_path):
-    model = toy_model("qwen3")
-    specs = [AdapterSpec(rank, 4.0, ("q_proj",), (5,)) for rank in (2, 3)]
-    bank = Bank(model, [new_adapter(spec, model, 0) for spec in specs], trainable=True)
-    with torch.no_grad():
-        bank.b_POR[0].fill_(0.5)
-    tracker, again = Tracker(bank, patience=3), Tracker(bank, patience=3)
-    tracker.judge({0: 0.5, 1: 0.5}, 1)
-    tracker.save(tmp_path)
-    again.load(tmp_path)
-    assert [again.best(policy).spec for policy in (0, 1)] == specs
-    assert [again.best(policy).digest for policy in (0, 1)] == [tracker.best(policy).digest for policy in (0, 1)]
-
-
 def test_a_loss_that_doubles_is_taken_back_once_and_ends_the_second_time():
     tracker, _ = _tracker(patience=3)
 

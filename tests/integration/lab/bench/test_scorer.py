@@ -1,13 +1,10 @@
 """``bench.serving.engine=scorer``: the packed scorer against PEFT's LoRA, where there is no vLLM."""
 
-import sys
-
 import pytest
-import torch
 
 from alora.cli import main
-from alora.lab.bench.harness import Harness, TimeIsUp
-from alora.lab.bench.record import UNFINISHED, load_record
+from alora.lab.bench.harness import Harness
+from alora.lab.bench.record import load_record
 from alora.lab.bench.trials import AA
 from alora.prefix.scorer import Scorer
 
@@ -78,27 +75,6 @@ def test_wrong_logits_are_found(monkeypatch, tmp_path):
     assert all("UNEQUAL_VERDICTS" in codes for codes in refused)
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_measured(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: pytest.fail("it was measured first"))
-    (tmp_path / "file").touch()
-    assert main([*COMMAND, f"output={tmp_path / 'file'}"]) == 2
-    assert "File exists" in capsys.readouterr().err
-
-
-def test_a_disk_that_became_full_does_not_take_the_figures_with_it(run, tmp_path, monkeypatch, capsys):
-    _, record, _ = run
-
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: record)
-    monkeypatch.setattr("alora.commands.bench.write_text", full)
-    assert main([*COMMAND, f"output={tmp_path}"]) == 2
-    told = capsys.readouterr()
-    assert "## grid" in told.out
-    assert "No space left on device" in told.err
-
-
 def test_a_run_that_is_out_of_time_reports_what_it_finished(tmp_path, monkeypatch, capsys):
     """The clock jumps once the first cell stands; a limit that nothing fits into is the user's mistake."""
     stock = Harness.in_time
@@ -118,51 +94,3 @@ def test_a_run_that_is_out_of_time_reports_what_it_finished(tmp_path, monkeypatc
     assert main([*COMMAND, "bench.limit_s=0.001", f"output={tmp_path / 'none'}"]) == 2
     assert "before anything was finished" in capsys.readouterr().err
     assert not list((tmp_path / "none").iterdir())
-
-
-def test_a_run_that_is_killed_leaves_the_cells_that_were_finished(tmp_path, monkeypatch):
-    def kill(self):
-        if self.cells:
-            raise SystemExit(9)  # the run itself catches no such thing
-
-    monkeypatch.setattr(Harness, "in_time", kill)
-    assert main([*COMMAND, "bench.serving.workloads=[grid]", f"output={tmp_path}"]) == 9
-    record = load_record(tmp_path)
-    assert (len(record.cells), record.stopped) == (1, UNFINISHED)
-    assert [one.code for one in record.cells[0].ratios[0].refused if one.code == "NOT_COMPARED"]
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_references_that_cannot_be_asked_take_no_figure_with_them(late, tmp_path, monkeypatch):
-    def full(*args):
-        raise RuntimeError("CUDA out of memory")
-
-    monkeypatch.setattr("alora.lab.bench.serving.ask_references", full)
-    if late:
-        monkeypatch.setattr(Harness, "in_time", lambda self: _raise(TimeIsUp("the limit")) if self.cells else None)
-    assert main([*COMMAND, "bench.serving.workloads=[grid]", f"output={tmp_path}"]) == 1
-    record = load_record(tmp_path)
-    assert record.stopped == ("the limit; then " if late else "") + "RuntimeError: CUDA out of memory"
-    ratios = [ratio for cell in record.cells for ratio in cell.ratios]
-    assert ratios
-    assert all("NOT_COMPARED" in [one.code for one in ratio.refused] for ratio in ratios)
-
-
-def _raise(error):
-    raise error
-
-
-def test_a_benchmark_for_a_gpu_is_refused_without_one(monkeypatch, capsys, tmp_path):
-    asked = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("alora.commands.bench.run_bench", lambda *args: asked.append(args) or sys.exit(7))
-    assert main(["bench", "serving", "bench=gpu", f"output={tmp_path / 'out'}"]) == 2
-    assert "bench.needs_gpu" in capsys.readouterr().err
-    assert (asked, list(tmp_path.iterdir())) == ([], [])
-    assert main(["bench", "serving", "bench=gpu", "base.device=cpu", f"output={tmp_path / 'out'}"]) == 7
-    assert asked[0][2].type == "cpu"
-
-
-def test_workloads_that_all_need_an_engine_are_refused(capsys):
-    assert main([*COMMAND, "bench.serving.workloads=[warm,open_loop]"]) == 2
-    assert "all need vLLM" in capsys.readouterr().err

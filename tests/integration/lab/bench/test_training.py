@@ -12,7 +12,6 @@ from alora.adapter.folder import AdapterSpec
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.lab.bench import harness
 from alora.lab.bench.guards import GRADIENT_TOLERANCE, unequal_work
-from alora.lab.bench.harness import Clock
 from alora.lab.bench.material import INVOCATION, random_adapter
 from alora.lab.bench.pairs import draw_batch, over_vocabulary, pairs_of, some_pairs
 from alora.lab.bench.record import record_json
@@ -279,10 +278,3 @@ def test_another_loss_another_answer_and_what_cannot_be_compared_are_found(base,
     zero = {name: (0 * a, 0 * b) for name, (a, b) in first.items()}  # gradients that are all zero show nothing
     for mine, theirs in ((first, fewer), (fewer, first), (first, {}), ({}, {}), (zero, zero)):
         assert difference(mine, theirs) == float("inf")
-
-
-def test_a_clock_sees_what_a_step_does():
-    returned, seconds, wall = Clock(torch.device("cpu")).time(lambda: sum(range(100_000)))
-    assert returned == sum(range(100_000))
-    assert seconds > 0
-    assert wall > 0

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +12,9 @@ from sklearn.metrics import accuracy_score, average_precision_score, f1_score, r
 from alora.base.load import load_base
 from alora.cli import main
 from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, PromptSettings, Recipe
-from alora.data.held_out import at_most
-from alora.data.labelled import read_multilabelled
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.lab.compare.probe import STRENGTHS, fit_and_score, hidden_states
-from alora.lab.compare.task import MethodRun, Workbench, method_runs, read_task
-from alora.policy import read_policies
+from alora.lab.compare.task import MethodRun, Workbench, read_task
 from alora.prompt.render import Renderer
 from tests.integration.lab.compare import places
 from tests.integration.lab.compare.places import make_place, write_rows
@@ -152,46 +148,6 @@ def test_no_word_of_a_conversation_is_kept(compared):
     assert WORDS.search((compared[1].parent / "test.jsonl").read_text())
 
 
-def test_a_lost_unit_is_the_only_one_that_runs_again(compared, place, server, capfd):
-    found, run = compared
-    home = run / "arms/lora-rank2-seed1"
-    before = {file: file.stat().st_mtime_ns for file in (run / "arms").rglob("red.json") if home not in file.parents}
-    shutil.rmtree(home)
-    arguments = ("judge.model=m", "compare.seeds=[0,1]", "compare.ranks=[2,4]", "training.max_steps=4", CHOSEN)
-    asked = len(server.bodies)
-    assert main(["compare", *overrides(place, run, f"judge.url={server.url}", *arguments)]) == 0
-    assert len(server.bodies) == asked
-    assert [line for line in capfd.readouterr().err.splitlines() if line.startswith("running")] == [
-        "running lora-rank2-seed1"
-    ]
-    assert {file: file.stat().st_mtime_ns for file in before} == before
-    again = json.loads((run / "compare.json").read_text())
-    assert [item["test"] for item in again["scores"]] == [item["test"] for item in found["scores"]]
-
-
-@pytest.mark.parametrize("damage", ["1", "[]", '{"red": null}'])
-def test_damaged_records_of_a_comparison_are_refused_by_name(compared, place, tmp_path, capsys, damage):
-    run = shutil.copytree(compared[1], tmp_path / "run")
-    home = next((run / "arms").glob("bag_of_words*"))
-    found, scores = home / "left_out.json", home / "red.json"
-    arguments = overrides(place, run, "compare.arms=[bag_of_words]", "training.max_steps=4")
-    before = found.read_text()
-    found.write_text(damage)
-    assert main(["compare", *arguments]) == 2
-    assert str(found) in capsys.readouterr().err
-    found.write_text(before)
-    scores.write_text("{}")
-    assert main(["compare", *arguments]) == 2
-    assert str(scores) in capsys.readouterr().err
-
-
-def test_another_rank_of_the_adapter_is_another_scaling_where_alpha_is_given(place, tmp_path, capsys):
-    command = ["compare", *overrides(place, tmp_path / "run", "adapter.alpha=16", "compare.arms=[bag_of_words]")]
-    assert main([*command, "adapter.rank=8"]) == 0
-    assert main([*command, "adapter.rank=16"]) == 2
-    assert "adapter.rank" in capsys.readouterr().err
-
-
 def test_a_policy_that_an_arm_cannot_do_costs_that_arm_alone(place, tmp_path, capsys):
     """Blue has two rows of its second label: enough to learn from, too few to doubt labels by."""
     rows = [json.loads(line) for line in (place / "train.jsonl").read_text().splitlines()]
@@ -213,48 +169,10 @@ def test_a_policy_that_an_arm_cannot_do_costs_that_arm_alone(place, tmp_path, ca
     assert "| aLoRA - aLoRA, doubtful rows left out | mean of 1 |" in table
 
 
-def test_a_policy_whose_answer_is_no_token_of_the_base_is_left_out(place, tmp_path, capsys):
-    policies = (
-        (place / "policies.yaml").read_text().replace("id: blue,", "id: blue, labels: {violation: never ever, ok: ok},")
-    )
-    (tmp_path / "policies.yaml").write_text(policies)
-    more = (f"policy.file={tmp_path / 'policies.yaml'}", "compare.arms=[prompt,bag_of_words]")
-    assert main(["compare", *overrides(place, tmp_path / "run", *more)]) == 1
-    found = json.loads((tmp_path / "run/compare.json").read_text())
-    assert {item["policy"] for item in found["scores"]} == {"red"}
-    assert "never ever" in capsys.readouterr().out
-
-
-def test_a_rule_that_the_base_has_no_room_for_costs_the_prompt_alone(place, tmp_path, capsys):
-    long = "Nobody says blue, and nobody ever said so. " * 300
-    policies = (place / "policies.yaml").read_text().replace("rule: Nobody says blue.", f"rule: '{long}'")
-    (tmp_path / "policies.yaml").write_text(policies)
-    more = (f"policy.file={tmp_path / 'policies.yaml'}", "compare.arms=[prompt,bag_of_words]")
-    assert main(["compare", *overrides(place, tmp_path / "run", *more)]) == 1
-    found = json.loads((tmp_path / "run/compare.json").read_text())
-    scored = {(item["arm"], item["policy"]) for item in found["scores"]}
-    assert scored == {("prompt", "red"), ("bag_of_words", "red"), ("bag_of_words", "blue")}
-    assert "with its rule, " in capsys.readouterr().out
-
-
 def test_other_rows_or_settings_are_refused(compared, place, capsys):
     for change in ("compare.rows=12", "training.learning_rate=0.5", f"data.test={place / 'validation.jsonl'}"):
         assert main(["compare", *overrides(place, compared[1], change)]) == 2
         assert "holds a comparison with other" in capsys.readouterr().err
-
-
-def test_rows_whose_names_have_changed_are_refused(compared, place, tmp_path, capsys):
-    """A row without an id is named by its line, and scores of two calls are paired by the names."""
-    moved = tmp_path / "test.jsonl"
-    lines = [json.loads(line) for line in (place / "test.jsonl").read_text().splitlines()]
-    moved.write_text("".join(json.dumps(line | {"id": f"other-{n}"}) + "\n" for n, line in enumerate(lines)))
-    assert main(["compare", *overrides(place, compared[1], f"data.test={moved}")]) == 2
-    assert "inputs.test ids: " in capsys.readouterr().err
-
-
-def test_test_rows_are_asked_for(place, tmp_path, capsys):
-    assert main(["compare", *overrides(place, tmp_path / "run", "data.test=null")]) == 2
-    assert "data.test" in capsys.readouterr().err
 
 
 def test_labels_that_say_nothing_give_chance_and_no_difference(place, tmp_path):
@@ -321,23 +239,6 @@ def test_the_probe_learns_from_training_rows_and_chooses_by_validation_rows_alon
     assert fitted("train")[1] != told[1]
 
 
-def test_at_most_takes_the_same_rows_whatever_their_order(place):
-    policies = read_policies(place / "policies.yaml")
-    rows = read_multilabelled(str(place / "train.jsonl"), DataSettings(), policies)
-    kept = {row.where for row in at_most(rows, policies, 7)}
-    assert kept == {row.where for row in at_most(rows[::-1], policies, 7)}
-    assert len(kept) == 7
-
-
-def test_units_come_seed_by_seed(place):
-    found = method_runs(recipe(place, seeds=[3, 4], ranks=[4, 16], arms=["lora", "probe", "alora"]))
-    assert found[0] == MethodRun("probe")
-    assert [run.name for run in found[1:5]] == [
-        "alora-rank4-seed3", "lora-rank4-seed3", "alora-rank16-seed3", "lora-rank16-seed3"
-    ]  # fmt: skip
-    assert len(found) == 9
-
-
 def test_an_adapter_without_the_doubtful_rows_stands_next_to_the_plain_one(place):
     rows = [json.loads(line) for line in (place / "train.jsonl").read_text().splitlines()]
     for number in (10, 21):
@@ -351,29 +252,3 @@ def test_an_adapter_without_the_doubtful_rows_stands_next_to_the_plain_one(place
     assert trained == {"alora": 40, "alora_cleaned": 38}
     assert (found["gaps"][0]["first"], found["gaps"][0]["second"]) == (["alora", 2], ["alora_cleaned", 2])
     assert "doubtful rows left out" in (place / "cleaned/compare.md").read_text()
-
-
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_test_rows_that_the_methods_are_fitted_to_are_told(place, tmp_path, capsys, split):
-    given = overrides(place, tmp_path / "run", "compare.arms=[bag_of_words]")
-    rows = next(item.partition("=")[2] for item in given if item.startswith(f"data.{split}="))
-    count = len((place / rows).read_text().splitlines())
-    assert main(["compare", *given, f"data.test={rows}"]) == 0
-    told = f"red: {count} of {count} rows are of its training; figures on new rows may be far lower"
-    assert told in capsys.readouterr().err
-    assert f"warning: {told}" in (tmp_path / "run/compare.md").read_text()
-
-
-def test_validation_rows_that_the_methods_learn_from_are_told(place, tmp_path, capsys):
-    given = overrides(place, tmp_path / "run", "compare.arms=[bag_of_words]")
-    rows = next(item.partition("=")[2] for item in given if item.startswith("data.train="))
-    count = len((place / rows).read_text().splitlines())
-    assert main(["compare", *given, f"data.validation={rows}"]) == 0
-    told = f"red: {count} of {count} rows are of its training; thresholds are fitted to them"
-    assert told in capsys.readouterr().err
-    assert f"warning: {told}" in (tmp_path / "run/compare.md").read_text()
-
-
-def test_other_test_rows_are_not(place, tmp_path, capsys):
-    assert main(["compare", *overrides(place, tmp_path / "run", "compare.arms=[bag_of_words]")]) == 0
-    assert "LEAK" not in capsys.readouterr().err + (tmp_path / "run/compare.md").read_text()

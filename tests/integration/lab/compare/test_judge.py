@@ -1,7 +1,6 @@
 """The judge's arm from rows to scores, and what a comparison makes of one that is of no use."""
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +63,6 @@ def honest(number, body):
     return says("violation" if sees(body) == "refund" else "ok", 80)
 
 
-def test_scores_stand_in_the_order_of_the_rows(tmp_path):
-    found, _ = score(honest, tmp_path)
-    assert found.test.ids == tuple(f"new-{number}" for number in range(60))
-    np.testing.assert_array_equal(found.test.logits_NL[:, 0] > found.test.logits_NL[:, 1], found.test.positive_N)
-
-
 @pytest.mark.parametrize("refusal", [FILTER, UNKNOWN])
 def test_refused_rows_of_one_label_cost_themselves_alone(refusal, tmp_path, capsys):
     """Thirty of them follow each other in the file."""
@@ -80,16 +73,6 @@ def test_refused_rows_of_one_label_cost_themselves_alone(refusal, tmp_path, caps
     err = capsys.readouterr().err
     assert "refunds: 35 rows have no answer" in err
     assert refusal[2]["error"]["message"] in err
-
-
-def test_rows_that_stay_without_an_answer_end_no_later_call(tmp_path):
-    """The others' answers are kept, so these alone are asked about."""
-    with endpoint(lambda number, body: UNKNOWN if sees(body) == "refund" else honest(0, body)) as server:
-        settings = JudgeSettings(url=server.url, model="m", concurrency=1)
-        task = Task(Recipe(judge=settings), (POLICY,), Splits((), rows("known", 10), rows("new", 60)), {})
-        for asked in (70, 70 + 35):
-            assert ask_and_score(task, MethodRun("judge"), tmp_path)["refunds"].test.asked == 60
-            assert len(server.bodies) == asked
 
 
 @pytest.mark.parametrize(
@@ -119,25 +102,12 @@ def test_the_key_in_its_url_is_not_shown(answer):
     assert "S3cr3t" not in str(caught.value)
 
 
-def test_words_without_a_label_stop_nothing_where_others_have_one(tmp_path):
-    found, _ = score(lambda number, body: completion("No.") if number >= 20 else honest(0, body), tmp_path)
-    assert found.test.asked - len(found.test.ids) > FAILURES_IN_A_ROW
-    assert found.facts[ASK_AGAIN] == 0
-
-
 def test_a_confidence_never_ranks_below_the_label_that_was_given():
     for labels in (2, 3, 5):
         for confidence in (None, 0.0, 0.01, 0.4, 1 / labels, 0.95, 1.0):
             found = logits(Answer(1, confidence), labels)
             assert found[1] == max(found)
     assert np.exp(logits(Answer(0, 0.95), 2)) == pytest.approx([0.95, 0.05])
-
-
-@pytest.mark.parametrize(("given", "missing"), [("input_price", "output_price"), ("output_price", "input_price")])
-def test_one_price_alone_is_refused(given, missing, tmp_path):
-    with pytest.raises(ConfigError, match=f"add judge.{missing}=0"):
-        score(honest, tmp_path, count=10, **dict[str, Any]({given: 2.0}))
-    assert score(honest, tmp_path, count=10, **dict[str, Any]({given: 2.0, missing: 0.0}))[0].facts["cost"] > 0
 
 
 def test_every_request_is_paid_for_once_over_all_calls(tmp_path):
@@ -159,29 +129,6 @@ def test_every_request_is_paid_for_once_over_all_calls(tmp_path):
             assert facts["cost"] == pytest.approx(70 * (100 * 2 + 10 * 10) / 1e6)
 
 
-def test_answers_behind_a_row_that_ends_the_asking_are_kept(tmp_path):
-    """The first request is slow, and then ends all: what the other thread was answered in the meantime is paid for."""
-    others = threading.Event()
-
-    def behaviour(number, body):
-        if number == 0:
-            assert others.wait(10)
-            return 401
-        if number == 9:
-            others.set()
-        return honest(0, body)
-
-    with endpoint(behaviour) as server:
-        settings = JudgeSettings(url=server.url, model="m", concurrency=2)
-        task = Task(Recipe(judge=settings), (POLICY,), Splits((), rows("known", 10), rows("new", 10)), {})
-        with pytest.raises(ConfigError, match="HTTP 401"):
-            ask_and_score(task, MethodRun("judge"), tmp_path)
-        assert len(server.bodies) == 10
-        facts = ask_and_score(task, MethodRun("judge"), tmp_path)["refunds"].facts
-        assert len(server.bodies) == 21
-    assert (facts["requests"], facts["failed_requests"], facts["input_tokens"]) == (21, 1, 20 * 100)
-
-
 def test_an_answer_holds_for_its_own_conversation_alone(tmp_path):
     """Other words under the same id are another question."""
     with endpoint(honest) as server:
@@ -196,13 +143,6 @@ def test_an_answer_holds_for_its_own_conversation_alone(tmp_path):
             task = Task(recipe, (POLICY,), Splits((), rows("known", 10), test), {})
             ask_and_score(task, MethodRun("judge"), tmp_path)
             assert len(server.bodies) == asked
-
-
-def test_a_book_that_another_version_wrote_is_passed_over(tmp_path):
-    book = tmp_path / "answers/refunds.jsonl"
-    book.parent.mkdir()
-    book.write_text('{"usage": {"sighs": 3}}\n[]\n{"usage": 4}\n{"key"')
-    assert len(score(honest, tmp_path)[0].test.ids) == 60
 
 
 @pytest.fixture(scope="module")
@@ -235,37 +175,6 @@ def test_a_judge_without_usable_answers_costs_no_other_arm_its_figures(place, tm
     assert found["left_out"]["judge"].keys() == {"red", "blue"}
     assert "12 of 24 validation and 12 of 24 test rows have an answer" in found["left_out"]["judge"]["red"]
     assert "| judge | red | 12 of 24" in (tmp_path / "run/compare.md").read_text()
-
-
-def test_nothing_answered_stays_open_until_it_is(place, tmp_path, capsys):
-    code, found, _ = compare(place, tmp_path / "run", lambda number, body: FILTER)
-    assert code == 1
-    assert "0 of 24 validation" in found["left_out"]["judge"]["blue"]
-    code, found, asked = compare(place, tmp_path / "run", lambda number, body: right(body))
-    assert (code, asked) == (0, 96)
-    assert "left_out" not in found or "judge" not in found["left_out"]
-
-
-def test_rows_that_failed_are_asked_about_by_the_next_call(place, tmp_path, capsys):
-    def busy(number, body):
-        return 503 if "message 2 3 says" in body["messages"][1]["content"] else right(body)
-
-    # The address is part of what an answer holds for, so one server stays up over all calls.
-    now = [busy]
-    run = tmp_path / "run"
-    with endpoint(lambda number, body: now[0](number, body)) as server:
-        command = ["compare", *overrides(place, run, f"judge.url={server.url}", "judge.model=m", "judge.retries=0",
-                                         "compare.arms=[bag_of_words]")]  # fmt: skip
-        assert main(command) == 0
-        assert "judge: some rows have no answer for now" in capsys.readouterr().err
-        before = len(server.bodies)
-        now[0] = lambda number, body: right(body)
-        for asked in (2, 2):  # one row of two policies; then the run is finished
-            assert main(command) == 0
-            assert len(server.bodies) - before == asked
-            assert "no answer for now" not in capsys.readouterr().err
-    shares = {item["unanswered"] for item in json.loads((run / "compare.json").read_text())["methods"]}
-    assert shares == {0.0}
 
 
 def test_another_judge_is_asked_in_its_place(place, tmp_path):

@@ -4,8 +4,7 @@ import copy
 import json
 import math
 import shutil
-from dataclasses import asdict, replace
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +13,11 @@ import torch
 
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base.load import load_base
-from alora.bundle.manifest import CARD_FILE, CERTIFICATE_FILE, MoveRecord, manifest_from_dict
+from alora.bundle.manifest import CARD_FILE, CERTIFICATE_FILE
 from alora.bundle.move import parity_run, require_movable
 from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
-from alora.commands import fleet as fleet_command
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
 from alora.data.labelled import read_multilabelled
 from alora.data.probes import probe_conversations
@@ -30,8 +28,7 @@ from alora.evaluation.predict import predict
 from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer
-from alora.text import content_digest
-from tests.integration.lab.compare.places import make_place, overrides, write_rows
+from tests.integration.lab.compare.places import make_place, overrides
 from tests.unit.bundle.cases import with_weights
 
 
@@ -178,42 +175,6 @@ def test_what_renders_otherwise_cannot_be_moved(place, battery):
         require_movable(other, base)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"rows": "many"},
-        {"dtype": "int3"},
-        {"largest_difference": float("nan")},
-        {"quantization": 4},
-    ],
-)
-def test_a_parity_run_that_cannot_be_is_no_manifest(battery, wrong):
-    content = load_bundle(battery / "red").manifest.as_dict()
-    sound = asdict(MoveRecord("nf4", "float32", 8, 7, None))
-    for moved, fits in ((sound, True), (sound | wrong, False)):
-        changed = content | {"moved": moved}
-        changed["sha256"] = content_digest(changed)
-        if fits:
-            assert manifest_from_dict(changed, "here").moved == MoveRecord(**sound)
-        else:
-            with pytest.raises(BundleError, match="not a valid manifest"):
-                manifest_from_dict(changed, "here")
-
-
-def test_a_bundle_without_golden_rows_cannot_be_moved(place, battery, capsys):
-    old = load_bundle(battery / "red")
-    base = load_base(BaseSettings(source=str(place / "base"), dtype="float32"))
-    certificate = read_certificate(old.folder / CERTIFICATE_FILE)
-    point = old.manifest.operating_point
-    contents = BundleContents(
-        old.policy, old.manifest.prompt, point, base=base, weights=old.weights, certificate=certificate
-    )
-    write_bundle(contents, battery / "red", golden_rows=0)
-    assert recalibrate(place, battery / "red", "base.quantization=nf4") == 2
-    assert "stores no golden rows" in capsys.readouterr().err
-    assert load_bundle(battery / "red").manifest.base.fingerprint.quantization == "none"
-
-
 def test_rows_come_from_the_run_where_none_are_given(place, capsys):
     battery = place / "run/battery"
     before = digests(battery)
@@ -269,37 +230,10 @@ def test_a_battery_that_cannot_be_written_whole_stays_as_it_is(place, battery, c
     assert digests(battery) == before
 
 
-def test_another_base_is_refused(place, battery, tmp_path, capsys):
-    from tests.toy_models import toy_model
-    from tests.toy_tokenizers import toy_tokenizer
-
-    tokenizer = toy_tokenizer("qwen3")
-    toy_model("qwen3", seed=7, vocab=len(tokenizer)).save_pretrained(tmp_path / "other")
-    tokenizer.save_pretrained(tmp_path / "other")
-    assert recalibrate(place, battery, f"base.source={tmp_path / 'other'}") == 2
-    assert "weights are not those" in capsys.readouterr().err
-
-
 def fleet(place, battery, *more: str) -> int:
     rows = f"data.test={place / 'test.jsonl'}"
     base = f"base.source={place / 'base'}"
     return main(["fleet", f"battery={battery}", base, rows, "evaluation.bootstrap=20", f"output={battery}", *more])
-
-
-def test_labels_that_were_renamed_since_the_last_version_are_named_before_anything_is_scored(
-    place, battery, tmp_path, capsys, monkeypatch
-):
-    last = shutil.copytree(battery, tmp_path / "last")
-    earlier = [SimpleNamespace(policy=replace(load_bundle(last / "red").policy, labels=("breach", "fine")))]
-    stock = fleet_command.read_bundles
-    monkeypatch.setattr(
-        fleet_command,
-        "read_bundles",
-        lambda named, *rest: (earlier, None) if str(last) in named else stock(named, *rest),
-    )
-    monkeypatch.setattr(fleet_command, "load_base", lambda _: pytest.fail("a base was loaded"))
-    assert fleet(place, battery, f"fleet.against={last}") == 2
-    assert "policy red has the labels violation, ok" in capsys.readouterr().err
 
 
 def degrade(place, battery, policy: str) -> None:
@@ -378,28 +312,6 @@ def test_rows_that_the_run_was_trained_on_are_told(place, tmp_path, capsys):
         told = capsys.readouterr().err
         assert told.count("[LEAK]") == leaks
         assert not leaks or "red: 40 of 40 rows are of its training" in told
-
-
-def test_rows_of_a_training_file_that_has_changed_since_are_counted_by_what_is_there(place, tmp_path, capsys):
-    """One row more: the others are still those that the run was trained on."""
-    train, rows = place / "train.jsonl", f"{tmp_path}/rows.jsonl"
-    before = train.read_text()
-    shutil.copy(train, rows)
-    own = write_rows(tmp_path / "more.jsonl", 1, 9).read_text()
-    for added, changed in (("", 0), (own, 1)):
-        train.write_text(before + added)
-        assert fleet(place, place / "run/battery", f"data.test={rows}", f"output={tmp_path}") == 0
-        told = capsys.readouterr().err
-        assert (told.count("[LEAK]"), told.count("training rows have changed since the run")) == (2, changed)
-        found = json.loads((tmp_path / "fleet.json").read_text())["evaluations"]
-        assert [item["trained_on"] for item in found] == [40, 40]
-        again = f"output={tmp_path / f'again{changed}'}"
-        assert recalibrate(place, place / "run/battery", f"data.validation={rows}", again) == 0
-        assert "red: 40 of 40 rows are of its training" in capsys.readouterr().err
-    train.write_text(before + "{")
-    assert fleet(place, place / "run/battery", f"data.test={rows}", f"output={tmp_path}") == 0
-    assert "which rows are of the run's training cannot be told: " in capsys.readouterr().err
-    train.write_text(before)
 
 
 def test_no_word_of_a_conversation_is_in_the_report(place, battery):

@@ -1,22 +1,17 @@
 """The measuring loop: in which order the systems run, what is rehearsed, and what is kept of a run that is stopped."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import torch
 
-from alora.config.schema import BaseSettings, BenchSettings, ServingBenchSettings
-from alora.errors import CheckFailed, ConfigError
-from alora.lab.bench import run as running
-from alora.lab.bench.harness import REHEARSAL, Clock, Harness, TimeIsUp, Turn, draw_orders
+from alora.config.schema import BenchSettings, ServingBenchSettings
+from alora.lab.bench.harness import REHEARSAL, Harness, TimeIsUp, Turn, draw_orders
 from alora.lab.bench.serving import ServingBench
 from alora.lab.bench.systems import System
-from alora.lab.bench.trials import AA, Cell, Run, Trial
+from alora.lab.bench.trials import AA, Cell, Run
 from tests.unit.lab.bench.cases import burst
 
 SYSTEMS = ("base", "alora", "lora", AA, "packed")
@@ -44,15 +39,6 @@ def test_ours_and_the_a_a_run_take_turns_at_being_first(ours):
     assert len(CELLS) / 4 <= sum(begins) <= 3 * len(CELLS) / 4  # and which of them begins is not a habit either
 
 
-def test_every_position_of_the_order_is_taken_by_every_system():
-    positions = {name: set() for name in SYSTEMS}
-    for cell in CELLS:
-        for order in draw_orders(SYSTEMS, cell, rounds=4, seed=0):
-            for position, name in enumerate(order):
-                positions[name].add(position)
-    assert all(found == set(range(len(SYSTEMS))) for found in positions.values())
-
-
 def test_every_turn_is_rehearsed_and_then_timed_once_a_round_in_an_order_of_its_own():
     """The fault: the sizes of a cell ran for the first time inside the clock, so that its first round was slow."""
     seen: list[tuple[str, int]] = []
@@ -68,20 +54,6 @@ def test_every_turn_is_rehearsed_and_then_timed_once_a_round_in_an_order_of_its_
     assert all(sorted(order) == list("abcdefgh") for order in orders)
     assert len({tuple(order) for order in orders}) == 5
     assert harness.cells == [cell]
-
-
-@pytest.mark.parametrize(("cells", "rounds"), [(1, 8), (4, 3), (20, 3)])
-def test_a_workload_of_few_cells_runs_more_rounds(cells, rounds):
-    """Its A/A ratio would be all noise otherwise."""
-    harness = Harness(BenchSettings(rounds=3))
-    harness.measure({"a": lambda number: [burst()]}, [cell := Cell("grid", {})], cells)
-    assert [trial.round for trial in cell.trials] == list(range(rounds))
-
-
-def test_a_system_that_leaves_a_stage_out_is_not_measured():
-    stages = [Cell("warm", {"stage": name}) for name in ("read", "warm")]
-    with pytest.raises(ValueError, match="shorter"):
-        Harness(BenchSettings()).measure({"a": lambda number: [burst()]}, stages, 1)
 
 
 class Answered(System):
@@ -134,18 +106,6 @@ def test_a_cold_rehearsal_runs_all_of_ours_and_of_lora_what_fills_two_steps():
     assert len(harness.cells) == 1
 
 
-@pytest.mark.parametrize(("workload", "bursts"), [("_warm", 2), ("_conversation", 3)])
-def test_behind_a_cache_every_system_runs_all_policies(workload, bursts):
-    """The fault: LoRA ran a part of them, and a step's fixed cost was counted many times."""
-    serving = ServingBenchSettings(lora_tokens=10, step_tokens=64, turns=3)
-    bench, harness = serving_of(serving, prefixes=[500], policies=[9])
-    getattr(bench, workload)()
-    assert set(asked(bench)["lora"]) == set(asked(bench)["alora"]) == {9}
-    assert len(asked(bench)["lora"]) >= 5 * bursts
-    assert all(system.emptied == len(asked(bench)["lora"]) // bursts for system in bench.systems.values())
-    assert [bool(cell.ours) for cell in harness.cells] == ([False, True, True] if workload == "_warm" else [True] * 3)
-
-
 def test_a_run_that_is_stopped_keeps_the_rounds_that_are_whole():
     for passed in range(12):
         harness, left = Harness(BenchSettings()), [2 + passed]  # two rehearsals
@@ -164,67 +124,3 @@ def test_a_run_that_is_stopped_keeps_the_rounds_that_are_whole():
         kept = passed // 2 if passed >= 4 else 0
         assert [{trial.round for trial in cell.trials} for cell in harness.cells] == 2 * bool(kept) * [set(range(kept))]
         assert all(len(cell.trials) == 2 * kept for cell in harness.cells)
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (KeyboardInterrupt(), "interrupted"),
-        (TimeIsUp("the limit of 9 s was reached"), "the limit of 9 s was reached"),
-        (CheckFailed("vLLM did not empty its prefix cache"), "CheckFailed: vLLM did not empty its prefix cache"),
-        (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), "OutOfMemoryError: CUDA out of memory."),
-    ],
-)
-@pytest.mark.parametrize("finished", ["cells", "load", "nothing"])
-def test_whatever_stops_a_run_what_was_finished_is_kept(error, reason, finished):
-    """The fault: a run of the open loop alone has no cells, and Ctrl-C took the finished rates with it."""
-    harness = Harness(BenchSettings())
-
-    def measure() -> None:
-        if finished == "cells":
-            harness.cells.append(Cell("grid", {"tokens": 32}))
-            harness.underway = [stopped := Cell("grid", {"tokens": 64})]
-            stopped.trials.extend([Trial(name, n, 0, burst()) for n in range(2) for name in ("lora", "alora")])
-        raise error
-
-    bench: Any = SimpleNamespace(measure=measure, ask=lambda: None, load=lambda: [1] if finished == "load" else [])
-    if finished == "nothing":
-        with pytest.raises(ConfigError if isinstance(error, TimeIsUp) else type(error)):
-            running._measured(bench, harness)
-        return
-    try:
-        assert running._measured(bench, harness) == reason
-    except type(error):  # pytest would take a KeyboardInterrupt for its own
-        pytest.fail("what was finished was thrown away")
-    if finished == "cells":
-        assert [[trial.round for trial in cell.trials] for cell in harness.cells] == [[], [0, 0, 1, 1]]
-
-
-def test_nothing_is_begun_when_the_time_is_up():
-    harness = Harness(BenchSettings(limit_s=5.0))
-    for harness.deadline in (None, math.inf):
-        harness.in_time()
-    harness.deadline = 0.0
-    with pytest.raises(TimeIsUp, match=r"the limit of 5 s was reached \(bench.limit_s\)"):
-        harness.in_time()
-    with pytest.raises(ConfigError, match="before anything was finished"):
-        running._measured(cast(Any, SimpleNamespace(load=list)), harness)
-
-
-def test_waiting_costs_no_cpu_time_and_none_is_lost():
-    clock = Clock(torch.device("cpu"))
-    before = clock.now()
-    clock.wait_until(before + 100.0)
-    assert clock.now() >= before + 100.0
-    assert clock.cpu
-    assert not Clock(torch.device("cpu"), threads=2).cpu
-
-
-def test_the_threads_of_the_process_are_as_before(monkeypatch, tmp_path: Path):
-    threads = torch.get_num_threads()
-    with pytest.raises(ConfigError):
-        running.run_bench(
-            BenchSettings(workload="training", targets=["nothing"], shape="toy", threads=threads + 1), BaseSettings(),
-            torch.device("cpu"), torch.float32,
-        )  # fmt: skip
-    assert torch.get_num_threads() == threads

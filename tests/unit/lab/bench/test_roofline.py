@@ -11,7 +11,7 @@ from alora.lab.bench import roofline
 from alora.lab.bench.roofline import FlopCount, Roofline
 from alora.lab.bench.shapes import SHAPES
 from alora.prompt.render import Suffix
-from tests.unit.lab.bench.cases import LABELS, adapter_of, judged, machine, material, played, players
+from tests.unit.lab.bench.cases import LABELS, judged, machine, material, played, players
 
 SHAPE = SHAPES["toy"]
 COUNT = FlopCount(SHAPE, 4, ("q_proj", "v_proj"))
@@ -56,27 +56,6 @@ def test_every_policy_counts_with_its_own_suffix():
     longer = COUNT.scored_suffix(1000, 50, 2) - COUNT.scored_suffix(1000, 5, 2)
     found = [Roofline(made, ARITHMETIC).seconds("alora", 1000, 8) for made in (uneven, even)]
     assert found[0] - found[1] == pytest.approx(longer / 1e9)
-
-
-def test_every_adapter_counts_with_its_own_rank_targets_and_weights():
-    own = material()
-    own.adapters = [adapter_of(4, ("q_proj",)), adapter_of(16, ("q_proj", "down_proj"))]
-    own.suffixes = [own.suffixes[0], Suffix((7,) + (8,) * 4, (7,), (*LABELS, 13))]
-    counts = FlopCount(SHAPE, 4, ("q_proj",)), FlopCount(SHAPE, 16, ("down_proj", "q_proj"))
-    work = counts[0].scored_suffix(1000, 5, 2) + counts[1].scored_suffix(1000, 5, 3)
-    assert Roofline(own, ARITHMETIC).seconds("alora", 1000, 2, 1000) == pytest.approx(work / 1e9)
-    sizes = [sum(a.numel() + b.numel() for a, b in adapter.tensors.values()) for adapter in own.adapters]
-    read = [Roofline(own, BYTES).seconds("alora", 1000, count) for count in (1, 2)]
-    assert read == pytest.approx([4 * (SHAPE.parameters + sum(sizes[:count])) / 1e9 for count in (1, 2)])
-    own.adapters = [adapter_of(4, ("q_proj",), layers=1)] * 2  # on some layers: counted as none, kind to the system
-    bare = FlopCount(SHAPE, 0, ())
-    assert Roofline(own, ARITHMETIC).seconds("lora", 1000, 1) == pytest.approx(bare.lora_prefill(1000, 5) / 1e9)
-
-
-def test_a_prefill_is_the_sum_of_its_parts():
-    head = COUNT.lora_prefill(0, 0)
-    parts = [COUNT.lora_prefill(400, 0) - head, COUNT.lora_prefill(1000, 24, cached=400)]
-    assert sum(parts) == COUNT.lora_prefill(1000, 24)
 
 
 def test_the_rate_is_that_of_the_fastest_kernel_a_system_may_use(monkeypatch):

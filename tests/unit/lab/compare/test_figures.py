@@ -1,6 +1,5 @@
 """Figures of a comparison, from raw scores made by hand."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ from alora.config.schema import EvaluationSettings
 from alora.evaluation import metrics
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.paired import holm, paired_auroc
-from alora.lab.compare.compare_report import gap_rows
 from alora.lab.compare.figures import Comparison, compare
 from alora.lab.compare.scores import RowScores, Scores
 
@@ -114,28 +112,6 @@ def test_seeds_count_by_their_mean_each_at_a_point_of_its_own_validation_rows():
     assert told.spread["accuracy"] == pytest.approx(np.std(right, ddof=1))
 
 
-def test_the_whole_battery_tells_the_mean_of_the_silent_and_the_fewest_runs():
-    scores = [calibrated("judge", "red", 3), calibrated("judge", "red", 4), calibrated("judge", "blue", 3)]
-    few = scores[2].test
-    silent = replace(scores[2], test=replace(few, ids=few.ids[:90], label_ids=few.label_ids[:90],
-                                             logits=few.logits[:90]))  # fmt: skip
-    found = {method.policy: method for method in compare([*scores[:2], silent], QUIET, main_rank=4).methods}
-    assert [found[policy].unanswered for policy in ("red", "blue", None)] == pytest.approx([0.0, 0.4, 0.2])
-    assert [found[policy].runs for policy in ("red", "blue", None)] == [2, 1, 1]
-
-
-@pytest.mark.parametrize("seeds", [9, 11, 20])
-def test_the_mean_of_perfect_runs_is_perfect(seeds):
-    """The sum of nine ninths is more than 1."""
-    scores = calibrated("alora", "red", 3)
-    logits = {
-        name: with_logits(rows, np.where(rows.label_ids_N[:, None] == [0, 1], 5.0, -5.0))
-        for name, rows in (("validation", scores.validation), ("test", scores.test))
-    }
-    told = compare([replace(scores, seed=seed, **logits) for seed in range(seeds)], QUIET, main_rank=4).methods[0]
-    assert (told.figures["auroc"].low, told.figures["auroc"].high) == (1.0, 1.0)
-
-
 def test_rows_of_different_policies_are_resampled_apart():
     """Two policies of the very same scores: their mean is surer than each of them, and so is the mean gap."""
     ours = [calibrated("alora", policy, 3) for policy in ("blue", "red")]
@@ -149,13 +125,6 @@ def test_rows_of_different_policies_are_resampled_apart():
     doubtful = [blurred(scores, "lora", 4, 0.3) for scores in ours]
     chance = {gap.policy: gap.p_bootstrap for gap in compare([*ours, *doubtful], EvaluationSettings(), 4).gaps}
     assert 0.01 < chance[None] < 0.8 * min(chance["red"], chance["blue"])
-
-
-def test_no_interval_is_shown_without_resamples():
-    ours = [calibrated("alora", policy, 3) for policy in ("red", "blue")]
-    found = compare([*ours, *(blurred(scores, "lora", 4, 0.3) for scores in ours)], EvaluationSettings(bootstrap=0), 4)
-    assert [row[1] for row in gap_rows(found)] == ["blue", "red", "mean of 2"]
-    assert all(re.fullmatch(r"[+-]0\.\d{3}", row[2]) for row in gap_rows(found))
 
 
 def test_test_rows_of_one_class_cost_their_policy_alone():

@@ -54,17 +54,6 @@ def test_a_pair_without_use_is_left_out_with_the_reason(validation, test, words)
     assert re.search(words, reason)
 
 
-def test_a_method_without_any_policy_has_no_mean():
-    empty = rows([], 10)
-    found = compare([*WHOLE, *(scores("judge", p, empty, empty) for p in ("red", "blue"))], SETTINGS, 4)
-    assert {item.arm for item in found.methods} == {"alora"}
-    assert found.gaps == ()
-    assert found.left_out["judge"].keys() == {"red", "blue"}
-    alone = compare([scores("alora", "red", empty, empty)], SETTINGS, 4)
-    assert alone.methods == ()
-    assert alone.left_out.keys() == {"alora-rank4"}
-
-
 def test_whole_scores_leave_nothing_out():
     """Negative control."""
     found = compare([*WHOLE, *(scores("judge", p, GOOD, GOOD) for p in ("red", "blue"))], SETTINGS, 4)

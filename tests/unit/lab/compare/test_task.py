@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 
 from alora.config.schema import CompareSettings, DataSettings, PolicySettings, Recipe
-from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.data.conversation import Conversation, Message
 from alora.data.digests import text_digest
 from alora.data.held_out import at_most
-from alora.data.splits import Splits, read_splits
+from alora.data.splits import read_splits
 from alora.errors import DataError
-from alora.lab.compare.methods import _cleaned
-from alora.lab.compare.task import Task, read_task
+from alora.lab.compare.task import read_task
 from alora.policy import Policy
 
 FIRST, SECOND = Policy("first", "First", "Rule."), Policy("second", "Second", "Rule.")
@@ -47,20 +46,6 @@ def test_test_rows_of_files_that_share_a_name_have_ids_of_their_own(tmp_path):
     ids = [row.conversation.id for row in task.splits.test]
     assert len(ids) == len(set(ids)) == 80
     assert ids[0] == "test.jsonl:1"
-
-
-def test_a_policy_of_which_too_few_labels_are_left_by_cleaning_says_so():
-    """Two of three violations read as the rows that are none."""
-    texts = [f"{'blue' if number == 0 else 'red'} {number}" for number in range(40)]
-    rows = tuple(
-        LabelledConversation(
-            Conversation(str(number), (Message("user", text),)), {"first": "violation" if number < 3 else "ok"}
-        )
-        for number, text in enumerate(texts)
-    )
-    task, left_out = _cleaned(Task(Recipe(), (FIRST,), Splits(rows, rows, rows)))
-    assert task.policies == ()
-    assert "without its doubtful labels, two labels of policy 'first' must have at least" in str(left_out["first"])
 
 
 def test_a_policy_of_which_no_row_of_a_label_is_drawn_is_left_out(tmp_path):
