@@ -2,7 +2,8 @@
 
     python scripts/vllm_matrix.py --out benchmarks/results/vllm_matrix.json [--versions 0.27.1 0.32.0] [-- PYTEST ARGS]
 
-Versions may be run one at a time: what the file already holds of other versions, by the same torch, transformers and Python, stays.
+Versions may be run one at a time: what the file already holds of other versions, by the same torch, transformers and
+Python, stays.
 Each build is installed next to the environment, into a folder of its own without its dependencies, and put first on
 PYTHONPATH: vLLM's CPU builds 0.27.1 to 0.32.0 all want torch 2.13. The folders are kept for the next run.
 """
