@@ -90,7 +90,7 @@ def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
     values = read_plain(file, RunError, "train again")
     if not (isinstance(values, dict) and values):
         raise RunError(f"{path}: this run's settings are not a YAML mapping; train again")
-    for name in _GONE:
+    for name in ("defaults", *_GONE):
         values.pop(name, None)
     forget_command_line(values)
     settings = fresh()
