@@ -178,21 +178,3 @@ def test_through_a_real_process(tmp_path):
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "alora: unknown key 'typo': --help lists every key\n"
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("error", "words", "not_there"),
-    [
-        (OSError(errno.ENAMETOOLONG, "File name too long", "x"), "give a shorter name", "free the space"),
-        (OSError(errno.EACCES, "Permission denied", "x"), "choose a path", "free the space"),
-        (OSError(errno.ENOSPC, "No space left on device", "x"), "free the space", "choose"),
-        (MemoryError(), "out of memory; lower", "()"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
-)
-def test_a_remedy_fits_its_fault(error, words, not_there, capsys, monkeypatch):
-    monkeypatch.delenv("ALORA_DEBUG", raising=False)
-    assert cli.report(error) == 2
-    errors = capsys.readouterr().err
-    assert words in errors
-    assert not_there not in errors

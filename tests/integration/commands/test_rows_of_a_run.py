@@ -152,21 +152,6 @@ def test_training_rows_that_are_gone_or_others_cost_the_bag_of_words_alone(
     assert main(["evaluate", f"artifact={place / 'run'}", f"data.train={place / 'gone.jsonl'}"]) == 2  # asked for
 
 
-def test_the_runs_own_settings_may_be_repeated_for_rows_that_it_held_out(tmp_path):
-    overrides = [item for item in toy_overrides(tmp_path, tmp_path / "run") if not item.startswith("data.validation=")]
-    assert main(["train", *overrides, "data.validation_share=0.3"]) == 0
-    rows = [item for item in overrides if item.startswith("data.")]
-    repeated = [*rows, "data.columns.label=label", "data.validation_share=0.3"]
-    assert main(["recalibrate", f"artifact={tmp_path / 'run'}", *repeated]) == 0
-    assert main(["recalibrate", f"artifact={tmp_path / 'run'}", f"recipe={tmp_path / 'run/run.yaml'}"]) == 0
-
-
-def test_identity_is_certified_on_rows_of_the_policys_own_file(place):
-    shutil.copy(place / "test.jsonl", place / "test_toy.jsonl")
-    rows = ["data.test=" + str(place / "test_%policy%.jsonl"), "identity.dtypes=[float32]", "identity.conversations=1"]
-    assert main(["validate", f"artifact={place / 'run'}", *rows]) == 0
-
-
 @pytest.mark.parametrize("of", ["run", "run/battery/toy", "run/policies/toy/adapter"])
 def test_a_setting_that_would_change_nothing_is_refused(trained, place, capsys, of):
     """Its user would take the figures for those of the setting."""

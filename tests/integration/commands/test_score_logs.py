@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
@@ -11,7 +10,6 @@ import pyarrow.parquet
 import pytest
 
 import alora
-from alora.batch.log_rows import survey
 from alora.cli import main
 from tests.forked import kill_when, start_forked
 from tests.vllm import bundles as store
@@ -134,27 +132,6 @@ def test_no_row_is_lost(log, tmp_path, capsys, monkeypatch):
     for row, words in zip(wrong, ("'messages' is empty", "the prompt has", "not JSON", "role is"), strict=True):
         assert words in " ".join(row["reasons"])
     assert "4 of 50 rows have no verdict; " in capsys.readouterr().err
-
-
-def meanwhile(monkeypatch, module: str, change: Callable[[], object]) -> None:
-    """Call ``change`` between the survey of a log and its scoring."""
-
-    def surveyed(*asked):
-        found = survey(*asked)
-        change()
-        return found
-
-    monkeypatch.setattr(f"alora.{module}.survey", surveyed)
-
-
-@pytest.mark.parametrize(("name", "module"), [("v", "batch.log_job"), ("v.jsonl", "commands.score")])
-def test_rows_that_come_under_way_are_for_another_run(name, module, log, tmp_path, monkeypatch, capsys):
-    meanwhile(monkeypatch, module, lambda: log.write_text(log.read_text() + json.dumps(talk(50)) + "\n"))
-    output = tmp_path / name
-    assert score(log, output) == 0
-    assert f"advice  {ROWS}" in re.sub(" +", "  ", capsys.readouterr().out)
-    if name == "v":
-        assert main(["label", f"verdicts={output}", f"data={log}", f"output={tmp_path / 'l.jsonl'}"]) == 0
 
 
 def test_strict_refuses_before_anything_is_written(log, tmp_path, capsys):

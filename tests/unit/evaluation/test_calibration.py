@@ -275,14 +275,6 @@ def test_a_dearer_miss_lowers_the_threshold_and_only_the_ratio_counts():
     assert dear.threshold_low <= dear.threshold <= dear.threshold_high
 
 
-def test_points_of_older_bundles_are_read_and_written_as_they_were():
-    point = OperatingPoint(1.5, 0.4, 0.3, 0.5, "f1", None, 40, 18)
-    assert set(point.as_dict()) == {
-        "temperature", "threshold", "threshold_low", "threshold_high", "target", "target_value", "rows", "positives"
-    }  # fmt: skip
-    assert decode(OperatingPoint, point.as_dict()) == point
-
-
 @pytest.mark.parametrize("name", ["target_value", "false_positive_cost", "false_negative_cost"])
 @pytest.mark.parametrize("before", ["none", "f1"])
 def test_a_setting_of_another_target_is_refused(name, before):

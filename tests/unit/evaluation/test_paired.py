@@ -103,12 +103,3 @@ def test_holm():
     with_nan = holm([0.02, math.nan, 0.01])  # R: p.adjust counts what is not NA alone
     assert math.isnan(with_nan[1])
     assert with_nan[::2] == pytest.approx([0.02, 0.02])
-
-
-def test_resamples_of_one_class_say_nothing_and_no_variance_is_certainty():
-    positive_N, right_N = np.array([True, True, False, False]), np.array([0.9, 0.8, 0.2, 0.1])
-    found = paired_auroc(positive_N, right_N, -right_N, resamples=100)
-    assert set(found.samples_S) == {1.0}
-    assert 60 < len(found.samples_S) < 100
-    assert (found.value, found.low, found.high, found.p_delong) == (1.0, 1.0, 1.0, 0.0)
-    assert paired_auroc(positive_N, right_N, right_N, resamples=0).p_delong == 1.0

@@ -83,25 +83,6 @@ def test_a_template_that_ends_the_user_turn_with_the_answer_header():
     assert Renderer(tokenizer, PromptSettings()).suffix(Policy("p", "T", "")).token_ids
 
 
-def test_an_end_of_text_behind_the_last_turn_only():
-    """Phi's shape."""
-    end = "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"
-    tokenizer = with_template(LOOP.format(body="{{ '<' + m.role + '>' + m.content + '</>' }}") + end)
-    parts = take_apart(tokenizer)
-    assert parts.close == dict.fromkeys(("system", "user", "assistant", "tool"), "</>")
-    assert parts.generation == "<A>"
-
-
-def test_turns_that_nothing_closes():
-    """GLM's shape: the next turn's opening ends the one before."""
-    tokenizer = with_template(
-        LOOP.format(body="{{ '<' + m.role + '>' + m.content + ('!' if m.role == 'user' else '') }}")
-    )
-    parts = take_apart(tokenizer)
-    assert parts.close == {"system": "", "user": "!", "assistant": "", "tool": ""}
-    assert parts.open["user"] == "<user>"
-
-
 @pytest.mark.parametrize(
     ("template", "complaint"),
     [
@@ -121,12 +102,6 @@ def test_turns_that_nothing_closes():
 def test_a_template_that_cannot_be_used_is_refused(template, complaint):
     with pytest.raises(RenderError, match=complaint):
         take_apart(with_template(template))
-
-
-def test_template_arguments_reach_the_template():
-    tokenizer = with_template(LOOP.format(body="{{ ('!' if loud else '?') + m.role + ':' + m.content + ';' }}"))
-    assert take_apart(tokenizer, {"loud": True}).open["user"] == "!user:"
-    assert take_apart(tokenizer).open["user"] == "?user:"
 
 
 @pytest.fixture
@@ -197,16 +172,6 @@ def test_a_tool_s_answers_are_the_template_s_own_turns(name, fixed_clock):
     )
     messages = tuple(Message(role, text) for role, text in turns)
     assert tokenizer.decode(renderer.prefix(Conversation("x", messages)).token_ids) == theirs
-
-
-def test_a_template_without_tool_turns_gets_a_tool_s_answer_in_a_user_turn():
-    renderer = Renderer(toy_tokenizer("gemma3"), PromptSettings(layout="turns"))
-    messages = (Message("user", "Open?"), Message("assistant", "", calls=(ToolCall("look", '{"at": 9}'),)))
-    messages += (Message("tool", "closed", "look"),)
-    text = toy_tokenizer("gemma3").decode(renderer.prefix(Conversation("x", messages)).token_ids)
-    assert (
-        '<start_of_turn>model\n[calls look {"at": 9}]<end_of_turn>\n<start_of_turn>user\nTool (look): closed<' in text
-    )
 
 
 @pytest.mark.parametrize("layout", ["transcript", "turns"])
