@@ -151,7 +151,7 @@ class Manifest(Description):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types with the manifest's own digest; :func:`manifest_from_dict` reads it back."""
-        content = {"schema_version": SCHEMA_VERSION} | asdict(self)
+        content: dict[str, Any] = {"schema_version": SCHEMA_VERSION} | asdict(self)
         content["prompt"] |= {name: content.pop(name) for name in ("template_kwargs", "reasoning")}
         content |= {
             "policy": self.policy.as_dict(),

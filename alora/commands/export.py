@@ -87,7 +87,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
         prompt=subject.prompt,
         operating_point=evaluations[0].operating_point if evaluations else OperatingPoint(),
         template_kwargs=subject.base.template_kwargs,
-        reasoning=(recipe if run is None else run).data.reasoning,
+        reasoning=(recipe if run is None else run).data.reasoning,  # pyright: ignore[reportArgumentType]
         evaluations=tuple(evaluations),
         data=_counts(artifact, evaluations),
         revision=subject.base.revision,

@@ -238,7 +238,7 @@ def _export(
         prompt=this.recipe.prompt,
         operating_point=evaluations[0].operating_point,
         template_kwargs=this.recipe.base.template_kwargs,
-        reasoning=this.recipe.data.reasoning,
+        reasoning=this.recipe.data.reasoning,  # pyright: ignore[reportArgumentType]
         certificate=certificate,
         evaluations=tuple(evaluations),
         data=this.splits.counts(policy),
