@@ -186,6 +186,12 @@ def validation_error_class() -> Any:
     return _late("vllm.exceptions", "VLLMValidationError")
 
 
+def status_error_class() -> Any:
+    """The error that vLLM's servers answer with the status that it has; an older vLLM, which has none, answers 400."""
+    graceful = getattr(importlib.import_module("vllm.exceptions"), "GracefulHTTPError", None)
+    return graceful or validation_error_class()
+
+
 def peft_fields() -> frozenset[str]:
     """Keys of an ``adapter_config.json`` that this vLLM reads; it drops all others without a word."""
     return frozenset(_late("vllm.lora.peft_helper", "PEFTHelper").__dataclass_fields__)

@@ -12,7 +12,7 @@ from alora.bundle.read import load_battery
 from alora.data.conversation import parse_conversation
 from alora.guard.core import GuardCore
 from alora.guard.engine import EngineReader
-from alora.guard.reader import Overloaded, Served
+from alora.guard.reader import EngineDead, Overloaded, Served
 from alora.wire.native import GuardRequest
 from tests.vllm import bundles as store
 
@@ -96,6 +96,27 @@ def test_a_queue_that_fills_between_two_policies_of_a_request_is_no_verdict(bund
     guard = GuardCore(served, bundles[0].renderer(store.base()), reader)
     with pytest.raises(Overloaded, match="backlog limit"):
         asyncio.run(answered())
+
+
+@pytest.mark.parametrize(("reason", "status"), [("abort", None), ("error", "failed")])
+def test_a_request_that_a_stopping_engine_ends_is_no_verdict(bundles, reason, status):
+    """The next server can answer it; the control is an end for another reason."""
+
+    class Engine:
+        errored = False
+
+        async def generate(self, *_, **__):
+            yield SimpleNamespace(finished=True, outputs=[SimpleNamespace(logprobs=None, finish_reason=reason)])
+
+    served = [Served.of(bundle) for bundle in bundles]
+    reader = EngineReader(Engine(), {item.name: "weights" for item in served}, bundles)
+    guard = GuardCore(served, bundles[0].renderer(store.base()), reader)
+    asking = guard.answer(GuardRequest(messages=TALK))
+    if status is None:
+        with pytest.raises(EngineDead):
+            asyncio.run(asking)
+    else:
+        assert {verdict.status for verdict in asyncio.run(asking).verdicts} == {status}
 
 
 def test_a_name_that_is_taken_by_other_weights_gets_the_bundles(bundles):

@@ -229,6 +229,12 @@ def test_vllms_own_lora_routes_change_no_verdict(served, bundles, tmp_path):
     post("completions", model=name, prompt=ids, max_tokens=1)
     assert verdicts() == pytest.approx(before, abs=TOLERANCE)
     assert name in trouble()
+    # Other files than were loaded, at that place: vLLM's own route says so.
+    save_adapter(random_adapter(store.base().model, seed=78, invocation=invocation), tmp_path / "other", "base")
+    body = {"model": name, "prompt": ids, "max_tokens": 1}
+    answer = httpx.post(f"{served.url}/v1/completions", json=body, timeout=60)
+    assert (answer.status_code, "changed after" in answer.json()["error"]["message"]) == (409, True)
+    assert verdicts() == pytest.approx(before, abs=TOLERANCE)
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +297,7 @@ def test_the_servers_key_guards_the_guard(restarted):
 
 def test_more_policies_than_the_queue_takes_are_a_429(restarted):
     both = httpx.post(f"{restarted.url}/v1/guard", json={"messages": TALK}, headers=KEY, timeout=60)
-    assert (both.status_code, "2 were asked" in both.json()["error"]["message"]) == (429, True)
+    assert (both.status_code, int(both.headers["Retry-After"]) >= 1) == (429, True)
 
 
 def test_an_engine_that_is_killed_is_a_503(restarted):
