@@ -32,7 +32,7 @@ BUNDLE_FILES = (MANIFEST_FILE, CERTIFICATE_FILE, GOLDEN_FILE, CARD_FILE, CONFIG_
 SCHEMA_VERSION = 1
 _REMEDY = "copy or export the bundle again"
 DTYPES = ("float32", "bfloat16", "float64", "float16")
-_OPTIONAL = ("moved", "card")
+_OPTIONAL = ("system_share", "moved", "card")
 
 
 def _require_dtype(key: str, name: str) -> None:
@@ -99,7 +99,8 @@ class CardRecord:
 
 @dataclass(frozen=True)
 class Description:
-    """What is said of an adapter, whichever files it lies in. ``data`` counts rows: split → label → rows."""
+    """What is said of an adapter, whichever files it lies in. ``data`` counts rows: split → label → rows;
+    ``system_share`` of the training rows have a system turn, None where that is unknown."""
 
     policy: Policy
     prompt: PromptSettings
@@ -108,6 +109,7 @@ class Description:
     reasoning: Literal["leave_out", "read", "refuse"] = "leave_out"  # of the assistant, in what it reads
     evaluations: tuple[Evaluation, ...] = ()
     data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    system_share: float | None = None
     moved: MoveRecord | None = None
     card: CardRecord = field(default_factory=CardRecord)
 
@@ -211,7 +213,7 @@ def manifest_from_dict(content: Mapping[str, Any], where: str) -> Manifest:
             "prompt": prompt,
         }
         flat = {**content, **apart}
-        # A key that this version does not know is left alone; all but two of its own must be there.
+        # A key that this version does not know is left alone; all but three of its own must be there.
         return decode(Manifest, {name: flat[name] for name in _FIELDS if name in flat or name not in _OPTIONAL})
     except (KeyError, TypeError, ValueError) as error:
         raise refused(

@@ -242,6 +242,7 @@ def _export(
         certificate=certificate,
         evaluations=tuple(evaluations),
         data=this.splits.counts(policy),
+        system_share=this.splits.system_share(policy),
         revision=this.recipe.base.revision,
         chat_template=this.recipe.base.chat_template,
         card=CardRecord(wanted.license, tuple(wanted.languages), trained.hyperparameters),

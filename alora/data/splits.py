@@ -62,6 +62,12 @@ class Splits:
             for name, rows in self.parts.items()
         }
 
+    def system_share(self, policy: Policy) -> float | None:
+        """Of the policy's training rows, the share that has a system turn."""
+        rows = [row for row in self.train if row.labels.get(policy.id) in policy.labels]
+        having = sum(any(message.role == "system" for message in row.conversation.messages) for row in rows)
+        return having / len(rows) if rows else None
+
     @property
     def parts(self) -> dict[str, tuple[LabelledConversation, ...]]:
         """The three splits by their names."""

@@ -16,7 +16,7 @@ MOVED = {"quantization": "none", "dtype": "float32", "rows": 8, "same_verdict": 
 @pytest.mark.parametrize("difference", [0.0, 1.5, None])
 def test_a_move_is_read_back(difference):
     moved = MoveRecord(**MOVED | {"largest_difference": difference})
-    made = manifest(moved=moved, card=CardRecord("mit", ("de", "en"), {"rank": "4"}))
+    made = manifest(moved=moved, system_share=0.25, card=CardRecord("mit", ("de", "en"), {"rank": "4"}))
     assert manifest_from_dict(made.as_dict(), "memory") == made
 
 

@@ -12,6 +12,7 @@ from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.findings import Findings
 from alora.data.splits import (
+    Splits,
     hold_out,
     known_rows,
     merge_rows,
@@ -289,3 +290,10 @@ def test_a_policy_that_no_row_is_labelled_for_is_left_out_before_it_is_trained(t
     (error,) = left_out.values()
     assert str(error).startswith(f"{files['test']}: none of its 12 rows is labelled for policy 'q'")
     assert [len(rows) for rows in (splits.train, splits.validation, splits.test)] == [6, 6, 6]
+
+
+def test_the_share_of_training_rows_with_a_system_turn_is_the_policys_own():
+    rows = [row("a"), row("b", role="system"), row("c", q="ok"), row("d", role="system", q="ok")]
+    splits = Splits((*rows, row("e"), row("f")), (row("v", role="system"),))
+    assert [splits.system_share(policy) for policy in (POLICY, OTHER)] == [0.25, 0.5]
+    assert Splits((), ()).system_share(POLICY) is None
