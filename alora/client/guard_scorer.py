@@ -31,9 +31,9 @@ class GuardScorer:
 
     def __init__(self, url: str, bundles: Sequence[Bundle] = ()) -> None:
         self._guard, self._ended, self._url = Guard(url, timeout=600), Event(), named(url)
-        self.asked = [policy for policy in self._guard.policies() if policy.stage == "live"]
+        self.asked = [policy for policy in self._guard.policies() if policy.action != "log"]
         if not self.asked:
-            raise ConfigError(f"{self._url} serves no live policy")
+            raise ConfigError(f"{self._url} reports no policy")
         if bundles:
             self.asked = [self._served(bundle) for bundle in bundles]
 

@@ -39,6 +39,7 @@ def server_command(
         "--max-logprobs": max(labels, _MOST_LOGPROBS),
         # Log-probabilities over the label tokens alone; raw ones hold the most likely tokens, which need not be ours.
         "--logprobs-mode": "processed_logprobs",
+        "--shutdown-timeout": settings.drain_s,
         **({"--max-model-len": settings.max_model_len} if settings.max_model_len else {}),
     }
     options = [word for option, value in chosen.items() for word in (option, str(value))]

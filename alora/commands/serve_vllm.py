@@ -15,6 +15,7 @@ from alora.client.plugin import WAITING, require_plugin
 from alora.config.schema import Recipe
 from alora.config.secrets import KEY, open_to_all, redacted, refuse_key
 from alora.errors import CheckFailed
+from alora.guard.admission import QUEUE
 from alora.guard.serving_set import SERVING_ROOT, serving_set_of
 from alora.text import note
 
@@ -30,7 +31,8 @@ def serve(recipe: Recipe) -> NoReturn:
     base = describe_base(settings, folder)
     for bundle in bundles:
         bundle.check_base(base)
-    environment = server_environment()
+    bounds = (recipe.serving.queue_requests, recipe.serving.queue_tokens)
+    environment = server_environment() | {name: str(bound) for name, bound in zip(QUEUE, bounds, strict=True) if bound}
     note(WAITING)
     require_plugin(environment)
     first = bundles[0].manifest.base

@@ -358,6 +358,9 @@ class ServingSettings:
     max_loras: int | None = setting(None, "adapters in one step; null: all", least=1)
     room: int = setting(8, "more to load while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)", least=0)
     max_model_len: int | None = setting(None, "tokens; null: the base's own", least=1)
+    queue_requests: int | None = setting(None, "conversations at a time; null: 32, on a GPU 256", least=1)
+    queue_tokens: int | None = setting(None, "the same in tokens; null: 16384, on a GPU 262144", least=1)
+    drain_s: int = setting(30, "seconds to answer what runs at SIGTERM", least=0)
     arguments: list[str] = setting([], "vLLM's own options, as they are; its key: $VLLM_API_KEY", in_files=([],))
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
-import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
@@ -11,16 +9,14 @@ from typing import Any
 
 from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, parse_conversation
-from alora.errors import AdapterError, DataError
-from alora.guard import metrics
-from alora.guard.drift import Drift
+from alora.errors import DataError
+from alora.guard import metrics, verdicts
+from alora.guard.admission import ON_CPU, Admission
+from alora.guard.drift import Drifts
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded, Reader, Reading, Served, highest_of
 from alora.prompt.render import Prefix, Renderer
 from alora.prompt.tokens import LONG
-from alora.verdict import make_verdict
 from alora.wire.native import GuardRequest, GuardResponse, PolicyVerdict, Status, Timing, Usage
-
-_logger = logging.getLogger("alora.guard")
 
 
 class GuardCore:
@@ -29,31 +25,39 @@ class GuardCore:
     Args:
         served: at least one; all on one base with one rendering of the prefix.
         longest: tokens of a prompt that the engine takes, or None.
+        admission: bounds what is under way.
     """
 
     def __init__(
-        self, served: Sequence[Served], renderer: Renderer, reader: Reader, longest: int | None = None
+        self,
+        served: Sequence[Served],
+        renderer: Renderer,
+        reader: Reader,
+        longest: int | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self._renderer, self._reader, self._longest = renderer, reader, longest
+        self.admission = admission or Admission(*ON_CPU)
         self._held: Counter[str] = Counter()  # uses of adapters that must stay loaded
         self._tasks: set[asyncio.Task[None]] = set()
-        self._drift: dict[tuple[str, str], Drift] = {}  # by version
+        self.drift = Drifts()
         self.served: tuple[Served, ...] = ()
-        self.shadows: tuple[Served, ...] = ()
+        self.logged: tuple[Served, ...] = ()
         self.serve(served)
+
+    @property
+    def known(self) -> tuple[Served, ...]:
+        """All that is read."""
+        return *self.served, *self.logged
 
     def serve(self, served: Sequence[Served]) -> None:
         """Answer with these from the next request on. The rest is unloaded when its last reading ends."""
-        before, lost = {item.name for item in (*self.served, *self.shadows)}, self.served
-        self.served = tuple(item for item in served if item.stage == "live")
-        self.shadows = tuple(item for item in served if item.stage == "shadow")
-        self._drift = {
-            one.version: self._drift.get(one.version) or Drift(one.calibration.histogram) for one in self.served
-        }
-        for item in lost:
-            if item.version not in self._drift:  # else an alert on what is not served any more goes on
-                metrics.PSI.labels(item.policy.id).set(math.nan)
-        for name in before - {item.name for item in served}:
+        before = self.known
+        self.served = tuple(item for item in served if item.action != "log")
+        self.logged = tuple(item for item in served if item.action == "log")
+        metrics.note_served(before, served)
+        self.drift.keep(self.served)
+        for name in {item.name for item in before} - {item.name for item in served}:
             self._unload_if_unused(name)
 
     def require_running(self) -> None:
@@ -70,7 +74,7 @@ class GuardCore:
         Raises:
             GuardRefusal: an unknown policy, a malformed or too long conversation.
             EngineDead: the engine is gone.
-            Overloaded: it takes no further requests.
+            Overloaded: it takes no further requests, or too much is under way.
         """
         async for item in self.judge(request):
             if isinstance(item, GuardResponse):
@@ -80,10 +84,13 @@ class GuardCore:
     async def judge(self, request: GuardRequest) -> AsyncGenerator[PolicyVerdict | GuardResponse, None]:
         """Each verdict as it arrives, then the whole answer; raises like :meth:`answer`, before the first of them."""
         started = time.monotonic()
-        asked = self.choose(request.policies)
+        chosen = self.choose(request.policies)
+        asked, logged = ([item for item in chosen if (item.action == "log") is log] for log in (False, True))
         end = None if request.deadline_ms is None else started + request.deadline_ms / 1000
-        with self.holding(*(item.name for item in asked)):  # what is replaced while this renders stays loaded
-            prefixes = await self._rendered(request, asked)
+        # What is replaced while this renders stays loaded.
+        with self.admission.place() as take, self.holding(*(item.name for item in chosen)):
+            prefixes = await self._rendered(request, chosen)
+            take(_tokens(prefixes, asked))
             rendered = time.monotonic()
             given: dict[int, PolicyVerdict] = {}
             computed = 0
@@ -95,20 +102,23 @@ class GuardCore:
         total = time.monotonic() - started
         response = GuardResponse(
             id=request.answer_id,
-            action="block" if any(verdict.flagged for verdict in given.values()) else "allow",
+            action="block" if any(verdict.blocks for verdict in given.values()) else "allow",
             complete=all(verdict.status == "ok" for verdict in given.values()),
             verdicts=[given[index] for index in range(len(asked))],
             usage=Usage(
                 prefix_tokens=_tokens(prefixes),
-                suffix_tokens=sum(len(item.suffix.token_ids) for item in asked) * len(prefixes),
+                suffix_tokens=_tokens(prefixes, asked) - _tokens(prefixes),
                 computed_tokens=computed,
                 policies=len(asked),
             ),
             timing_ms=Timing(render=round((rendered - started) * 1000, 3), total=round(total * 1000, 3)),
         )
-        self._count(asked, response)
-        if self.shadows:
-            self._start(self._shadow(prefixes, request, response))
+        metrics.count(response)
+        metrics.count_unlike(asked, request.messages)
+        self.drift.add(asked, response.verdicts)
+        verdicts.write(request, response.verdicts)
+        if logged:
+            self._start(self._log(prefixes, logged, request, response))
         yield response
 
     async def _rendered(self, request: GuardRequest, asked: Sequence[Served]) -> list[Prefix]:
@@ -150,10 +160,10 @@ class GuardCore:
                     continue
                 given.add(reading.index)
                 item = asked[reading.index]
-                verdict = _verdict(item, reading, request)
-                whole = _tokens(prefixes) + len(item.suffix.token_ids) * len(prefixes)
+                verdict = verdicts.verdict_of(item, reading, request)
+                whole = _tokens(prefixes, [item])
                 yield reading.index, verdict, whole - reading.cached_tokens if reading.error is None else 0
-                if request.stop_on_block and verdict.flagged:
+                if request.stop_on_block and verdict.blocks:
                     rest, why = "skipped", f"{item.policy.id} is flagged, and stop_on_block is set"
                     break
         except StopAsyncIteration:
@@ -164,13 +174,13 @@ class GuardCore:
             if isinstance(error, TimeoutError) and (late or timer.expired()):  # not by the clock: a timer may be early
                 rest, why = "missed", f"deadline of {request.deadline_ms:g} ms; on_failure {request.on_failure}"
             else:  # a reader has timeouts of its own, too
-                _logger.exception("reading %d policies failed", len(asked) - len(given))
+                verdicts.logger.exception("reading %d policies failed", len(asked) - len(given))
                 why = f"the engine failed; on_failure {request.on_failure}"
         finally:
             await readings.aclose()
         for index, item in enumerate(asked):
             if index not in given:
-                yield index, _unanswered(item, rest, why, request), 0
+                yield index, verdicts.unanswered(item, rest, why, request), 0
 
     async def _read(
         self, prefixes: Sequence[Prefix], asked: Sequence[Served], request: GuardRequest
@@ -199,30 +209,24 @@ class GuardCore:
             for name in names:
                 self._unload_if_unused(name)
 
-    async def _shadow(self, prefixes: Sequence[Prefix], request: GuardRequest, response: GuardResponse) -> None:
-        """Ask the shadows of the policies that answered, after the live ones, and count where they disagree."""
-        live = {verdict.policy: verdict for verdict in response.verdicts if verdict.status == "ok"}
-        asked = [item for item in self.shadows if item.policy.id in live]
-        async for reading in self._read(prefixes if asked else (), asked, request):
-            shadow = _verdict(asked[reading.index], reading, request)
-            before = live[shadow.policy]
-            if shadow.status == "ok" and shadow.label != before.label:
-                metrics.SHADOW.labels(shadow.policy, before.label, shadow.label).inc()
-
-    def psi(self, item: Served) -> float | None:
-        """Population stability index of an adapter's recent probabilities against validation rows; None if unknown."""
-        drift = self._drift.get(item.version)
-        return None if drift is None else drift.psi
-
-    def _count(self, asked: Sequence[Served], response: GuardResponse) -> None:
-        metrics.count(response)
-        for item, verdict in zip(asked, response.verdicts, strict=True):
-            if verdict.probability is not None and (drift := self._drift.get(item.version)) is not None:
-                drift.add(verdict.probability)
-                metrics.PSI.labels(verdict.policy).set(math.nan if drift.psi is None else drift.psi)
+    async def _log(
+        self, prefixes: Sequence[Prefix], logged: list[Served], request: GuardRequest, response: GuardResponse
+    ) -> None:
+        """Read what is only logged, after the answer and while half of the places are free; count its verdicts, and
+        where one differs from the answer's of the same policy."""
+        answered = {verdict.policy: verdict.label for verdict in response.verdicts if verdict.status == "ok"}
+        with contextlib.suppress(EngineDead, Overloaded), self.admission.place(share=0.5) as take:
+            take(_tokens(prefixes, logged))
+            async for reading in self._read(prefixes, logged, request):
+                verdict = verdicts.verdict_of(logged[reading.index], reading, request)
+                metrics.count_verdict(verdict, "log")
+                verdicts.write(request, [verdict], "log")
+                label = answered.get(verdict.policy, verdict.label)
+                if verdict.status == "ok" and verdict.label != label:
+                    metrics.DISAGREEMENT.labels(verdict.policy, label, verdict.label).inc()
 
     def _unused(self, name: str) -> bool:
-        return not self._held[name] and name not in {item.name for item in (*self.served, *self.shadows)}
+        return not self._held[name] and name not in {item.name for item in self.known}
 
     def _unload_if_unused(self, name: str) -> None:
         async def unload() -> None:
@@ -242,15 +246,15 @@ class GuardCore:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("after an answer: %s: %s", type(error).__name__, error)
+            verdicts.logger.error("after an answer: %s: %s", type(error).__name__, error)
 
     def choose(self, names: Sequence[str] | None) -> list[Served]:
         """Those of the served policies that ``names`` ask for, by id, ``id@digest`` or ``tag:NAME``; GuardRefusal for
         another."""
         if names is None:
-            return list(self.served)
+            return list(self.known)
         known = defaultdict[str, list[Served]](list)
-        for item in self.served:
+        for item in self.known:
             for name in (item.policy.id, item.name, *(f"tag:{tag}" for tag in item.tags)):
                 known[name].append(item)
         if unknown := [name for name in names if name not in known]:
@@ -258,7 +262,7 @@ class GuardCore:
             raise GuardRefusal(f"policies: {', '.join(unknown[:5])[:200]} is not served; choose from {have}", 404)
         if not names:
             raise GuardRefusal("policies is empty; name at least one, or leave it out for all")
-        return list({item.name: item for name in names for item in known[name]}.values())
+        return list({item.version: item for name in names for item in known[name]}.values())
 
     def render(self, conversation: Conversation, asked: Sequence[Served]) -> list[Prefix]:
         """The conversation's tokens, by window; GuardRefusal for what does not fit whole: a guard must not judge half
@@ -274,8 +278,10 @@ class GuardCore:
         return prefixes
 
 
-def _tokens(prefixes: Sequence[Prefix]) -> int:
-    return sum(len(prefix.token_ids) for prefix in prefixes)
+def _tokens(prefixes: Sequence[Prefix], asked: Sequence[Served] = ()) -> int:
+    """Of the conversation once, and of each policy behind it."""
+    suffixes = sum(len(item.suffix.token_ids) for item in asked)
+    return sum(len(prefix.token_ids) + suffixes for prefix in prefixes)
 
 
 def _conversation(messages: Sequence[object], reasoning: str) -> Conversation:
@@ -283,27 +289,3 @@ def _conversation(messages: Sequence[object], reasoning: str) -> Conversation:
         return parse_conversation({"messages": list(messages)}, "request", DataSettings(reasoning=reasoning))
     except DataError as error:
         raise GuardRefusal("\n".join(map(str, error.findings)) or str(error)) from error
-
-
-def _verdict(item: Served, reading: Reading, request: GuardRequest) -> PolicyVerdict:
-    if reading.error is not None:
-        return _unanswered(item, "failed", f"{reading.error}; on_failure {request.on_failure}", request)
-    try:
-        verdict = make_verdict(item.policy, reading.logits, item.calibration, item.digest)
-    except AdapterError as error:  # not finite, or not one value per label
-        return _unanswered(item, "failed", f"{error}; on_failure {request.on_failure}", request)
-    return PolicyVerdict(
-        policy=item.policy.id,
-        status="ok",
-        flagged=verdict.violated,
-        label=verdict.label,
-        probability=verdict.probability,
-        threshold=verdict.threshold,
-        probabilities=verdict.probabilities,
-        adapter=item.name,
-    )
-
-
-def _unanswered(item: Served, status: Status, why: str, request: GuardRequest) -> PolicyVerdict:
-    closed = request.on_failure == "closed" and status != "skipped"
-    return PolicyVerdict(policy=item.policy.id, status=status, flagged=closed, adapter=item.name, reason=why)

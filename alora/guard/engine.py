@@ -32,13 +32,6 @@ class EngineReader:
 
     def read(self, prefix: Prefix, asked: Sequence[Served], request: GuardRequest) -> AsyncGenerator[Reading, None]:
         """See :class:`~alora.guard.reader.Reader`. Cancelling a task aborts its request in the engine."""
-        if (admit := getattr(self._client, "check_admission", None)) is not None:  # of 0.29 on
-            try:
-                admit(len(asked))
-            except Exception as error:
-                raise Overloaded(
-                    f"the engine takes no more requests for now ({len(asked)} were asked): {error}"
-                ) from error
         name = f"guard-{uuid4().hex}"
         asking = [self._one(n, prefix, item, request, f"{name}-{n}") for n, item in enumerate(asked)]
         return as_they_come(asking, self.require_running)
@@ -71,9 +64,13 @@ class EngineReader:
             async for output in answers:
                 if output.finished and output.outputs[0].logprobs:
                     return Reading(index, label_logprobs(item.suffix, output), output.num_cached_tokens or 0)
+                if output.finished and output.outputs[0].finish_reason == "abort":  # not by us: it would be cancelled
+                    raise EngineDead("the engine is being stopped")
+        except EngineDead:
+            raise
         except Exception as error:
             self.require_running()
-            if getattr(error, "http_status", None) == 503:  # admitted above, but the queue has filled meanwhile
+            if getattr(error, "http_status", None) == 503:  # a limit of vLLM's own
                 raise Overloaded(f"the engine takes no more requests for now: {error}") from error
             return Reading(index, error=f"the engine refused it: {one_line(error)}")
         return Reading(index, error="the engine ended it without an answer; the server's log says why")

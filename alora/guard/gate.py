@@ -1,7 +1,7 @@
 """The gate that every request to the guard goes through: a bound on its body, and errors as OpenAI words them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from fastapi import Request
@@ -39,8 +39,10 @@ class OneGate(APIRoute):
                 return await _unless_gone(request, handle(request))
             except GuardRefusal as error:
                 return _error(error.status, str(error))
-            except (EngineDead, Overloaded) as error:
-                return _error(503 if isinstance(error, EngineDead) else 429, str(error))
+            except EngineDead as error:
+                return _error(503, str(error))
+            except Overloaded as error:
+                return _error(429, str(error), {"Retry-After": str(error.wait_s)})
             except AloraError as error:  # what cannot be rendered; a bundle that is not served
                 return _error(400 if request.method == "POST" else 409, str(error))
             except ClientDisconnect:  # in the middle of its body
@@ -90,11 +92,11 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) ->
         watching.cancel()
 
 
-def _error(status: int, message: str) -> JSONResponse:
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     message = message.encode("utf-8", "backslashreplace").decode()
     metrics.REFUSED.labels(str(status)).inc()
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
+    return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status, headers)
 
 
 def _invalid(error: RequestValidationError) -> str:

@@ -1,7 +1,6 @@
 """Policies come and go while the guard serves: certified first, then switched in one step, then the old one drains."""
 
 import asyncio
-import logging
 import math
 import time
 from collections import defaultdict
@@ -13,15 +12,18 @@ from alora.base.describe import DescribedBase
 from alora.base.load import LoadedBase
 from alora.bundle.battery import require_one_prefix
 from alora.bundle.golden import disagreement, tolerance
-from alora.bundle.read import Bundle, load_bundle
+from alora.bundle.read import Bundle
 from alora.errors import BundleError, CheckFailed
+from alora.guard import metrics
+from alora.guard.admission import Admission
 from alora.guard.core import GuardCore
+from alora.guard.files import ServedFiles, require_bundle_of
 from alora.guard.reader import Overloaded, Reader, Reading, Served
-from alora.guard.serving_set import FILE, Entry, ServingSet, Stamp, serving_set_of
+from alora.guard.serving_set import Entry, ServingSet, Stamp, serving_set_of
+from alora.guard.verdicts import logger
 from alora.prompt.parts import Prefix
-from alora.wire.native import GuardRequest, Stage
+from alora.wire.native import Action, GuardRequest
 
-_logger = logging.getLogger("alora.guard")
 _PAUSE_S = 5.0  # before the next try to follow the file
 _OURS = GuardRequest(messages=[])  # without salt or priority
 
@@ -49,6 +51,7 @@ class Loader:
         self._ready, self._again = False, math.inf
         self.trouble: str | None = "the policies are not certified yet"
         self._entries = tuple(map(self._given, bundles))
+        self._files = ServedFiles(serving_set, self._entries)
         self._stamp: Stamp = None
         self._changing = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
@@ -57,6 +60,20 @@ class Loader:
     def refusal(self) -> str | None:
         """Why nothing is served; None once the given bundles and the file's set were certified."""
         return None if self._ready else self.trouble
+
+    async def watch(self) -> None:
+        """Follow the file, and look at what is served, while nobody asks."""
+        while True:
+            self.poll()
+            await self.look()
+            await asyncio.sleep(_PAUSE_S)
+
+    async def look(self) -> str | None:
+        """What whoever runs the server should look at: the file is not followed, a folder is not what was loaded."""
+        lost = await asyncio.to_thread(self._files.faults, self._entries)
+        said = "; ".join(filter(None, (self.trouble, self._guard.trouble(), *lost))) or None
+        metrics.TROUBLE.set(said is not None)
+        return said
 
     def remark(self) -> str | None:
         """What to say at the start where the file names other adapters than were given."""
@@ -90,7 +107,7 @@ class Loader:
                 said = "the serving set was replaced, and is not followed" if self._ready else "the guard is not served"
                 self.trouble = f"{said}: {str(error) or type(error).__name__}"
                 self._again = time.monotonic() + _PAUSE_S
-                _logger.error("%s; next try in %d s", self.trouble, _PAUSE_S)
+                logger.error("%s; next try in %d s", self.trouble, _PAUSE_S)
             else:
                 self._is_followed()
 
@@ -106,40 +123,44 @@ class Loader:
             for pair in asked:
                 await self._certify([pair], rows=1)
 
-    async def put(self, policy: str, bundle: str, stage: Stage, tags: tuple[str, ...] | None = None) -> Served:
-        """Serve a bundle as ``policy``, in place of the one that is served under this id and stage, whose tags it keeps
-        where ``tags`` is None.
+    async def put(
+        self, policy: str, bundle: str | None, action: Action | None, tags: tuple[str, ...] | None = None
+    ) -> Served:
+        """Serve a bundle as ``policy``, in place of the one of its id that is reported, or of the one that is logged.
+        What is None stays as it is; a version that is served already changes its action.
 
         Raises:
             BundleError: the folder is none, the bundle is damaged, another policy's, or made for another base.
             CheckFailed: its golden rows come out otherwise.
         """
         async with self._changing, self._set.alone():
-            found = await asyncio.to_thread(load_bundle, self._set.folder(bundle))
-            entry = replace(_entry(found, bundle, stage), policy=policy)
+            entries = {item.slot: item for item in await self._current()}
+            before = entries.get((policy, False)) or entries.get((policy, True))
+            action = action or (before.action if before is not None else "block")
+            if bundle is not None:
+                found = await asyncio.to_thread(self._files.load, bundle)
+                entry = replace(_entry(found, bundle, action), policy=policy)
+            elif before is not None:
+                found, entry = None, replace(before, action=action)
+            else:
+                raise BundleError(f"{policy[:80]} is not served; name its bundle")
             with self._guard.holding(entry.name):
-                entries = {(item.policy, item.stage): item for item in await self._current()}
-                before = entries.get((policy, stage)) or entries.get((policy, "live"))
-                kept = before.tags if before is not None else ()
-                entries[policy, stage] = entry = replace(entry, tags=kept if tags is None else tags)
-                shadow = entries.get((policy, "shadow"))
-                if stage == "live" and shadow is not None and shadow.version == entry.version:  # promoted
-                    del entries[policy, "shadow"]
-                _require_live(tuple(entries.values()))
-                served = await self._certified(entry, found)
-                await self._switch(tuple(entries.values()), served, write=True)
-                return served
+                before = entries.get(entry.slot) or before
+                entry = replace(entry, tags=tags if tags is not None else before.tags if before is not None else ())
+                others = {at: one for at, one in entries.items() if one.version != entry.version or at == entry.slot}
+                certified = () if found is None else (await self._certified(entry, found),)
+                await self._switch(tuple((others | {entry.slot: entry}).values()), *certified, write=True)
+                return next(item for item in self._guard.known if item.version == entry.version)
 
-    async def delete(self, policy: str, stage: Stage | None = None) -> None:
-        """Stop serving ``policy``, in ``stage`` or altogether; BundleError where it is not served, or is the last."""
+    async def delete(self, policy: str, action: Action | None = None) -> None:
+        """Stop serving ``policy``, or its version of an action; BundleError where it is not served, or is the last."""
         async with self._changing, self._set.alone():
             current = await self._current()
-            kept = tuple(item for item in current if item.policy != policy or stage not in (None, item.stage))
+            kept = tuple(item for item in current if item.policy != policy or action not in (None, item.action))
             if len(kept) == len(current):
-                raise BundleError(f"{policy[:80]} is not served" + (f" as {stage}" if stage else ""))
-            if not any(item.stage == "live" for item in kept):
-                raise BundleError(f"{policy} is the only live policy; stop the server instead")
-            _require_live(kept)
+                raise BundleError(f"{policy[:80]} is not served" + (f" with action {action}" if action else ""))
+            if not kept:
+                raise BundleError(f"{policy} is the only policy; stop the server instead")
             await self._switch(kept, write=True)
 
     async def _current(self) -> tuple[Entry, ...]:
@@ -150,11 +171,11 @@ class Loader:
         """Certify what is neither served nor among ``certified``, then serve exactly ``entries``, which are in the file
         by then. What does not come to be served is unloaded."""
         with self._guard.holding(*(entry.name for entry in entries)):
-            known = {item.version: item for item in (*self._guard.served, *self._guard.shadows, *certified)}
+            known = {item.version: item for item in (*self._guard.known, *certified)}
             read = {(item.version, item.bundle) for item in self._entries}
             fresh = {item.version for item in certified}
             wanted = [
-                replace(known[entry.version], stage=entry.stage, tags=entry.tags)
+                replace(known[entry.version], action=entry.action, tags=entry.tags)
                 if entry.version in fresh or (entry.version, entry.bundle) in read
                 else await self._by_folder(entry, known.get(entry.version))
                 for entry in entries
@@ -167,20 +188,20 @@ class Loader:
 
     async def _by_folder(self, entry: Entry, known: Served | None) -> Served:
         """What ``entry`` serves, by its folder, which is all that a restart has; ``known`` is served already."""
-        bundle = await asyncio.to_thread(load_bundle, self._set.folder(entry.bundle))
+        bundle = await asyncio.to_thread(self._files.load, entry.bundle)
         if known is None:
             return await self._certified(entry, bundle)
-        _require_bundle_of(entry, bundle)
-        return replace(known, stage=entry.stage, tags=entry.tags)
+        require_bundle_of(entry, bundle)
+        return replace(known, action=entry.action, tags=entry.tags)
 
     async def _certified(self, entry: Entry, bundle: Bundle) -> Served:
         """Load ``bundle``, which must be that of ``entry``, and compare its golden rows; also where its weights are
         loaded already, for they are not all of it."""
-        _require_bundle_of(entry, bundle)
+        require_bundle_of(entry, bundle)
         require_one_prefix(self._bundles[0], bundle)
         await asyncio.to_thread(bundle.check_base, self._base)
-        served = Served.of(bundle, entry.stage, entry.tags)
-        if entry.name not in {item.name for item in (*self._guard.served, *self._guard.shadows)}:
+        served = Served.of(bundle, entry.action, entry.tags)
+        if entry.name not in {item.name for item in self._guard.known}:
             await self._reader.load(served, bundle)
         await self._certify([(served, bundle)])
         return served
@@ -224,27 +245,9 @@ class Loader:
         return _entry(bundle, str(Path(bundle.folder).absolute().relative_to(self._set.root.absolute())))
 
 
-def _require_live(entries: Sequence[Entry]) -> None:
-    live = {item.policy for item in entries if item.stage == "live"}
-    if alone := next((item.policy for item in entries if item.policy not in live), None):
-        raise BundleError(
-            f"{alone} has a shadow and nothing live, and a shadow alone is never asked; delete both, or put it live"
-        )
-
-
-def _require_bundle_of(entry: Entry, bundle: Bundle) -> None:
-    if bundle.policy.id != entry.policy:
-        raise BundleError(f"{entry.bundle} answers policy {bundle.policy.id!r}, not {entry.policy[:80]!r}")
-    if (bundle.manifest.adapter_digest, bundle.manifest.sha256) != (entry.digest, entry.manifest):
-        raise BundleError(
-            f"{entry.bundle} has changed since it was loaded; load the policy again, or, if the guard serves nothing "
-            f"yet, put the old files back, or delete {FILE}, which forgets every PUT and DELETE, and restart it"
-        )
-
-
-def _entry(bundle: Bundle, folder: str, stage: Stage = "live") -> Entry:
+def _entry(bundle: Bundle, folder: str, action: Action = "block") -> Entry:
     manifest = bundle.manifest
-    return Entry(manifest.policy.id, folder, manifest.adapter_digest, manifest.sha256, stage)
+    return Entry(manifest.policy.id, folder, manifest.adapter_digest, manifest.sha256, action)
 
 
 def make_guard(
@@ -253,14 +256,17 @@ def make_guard(
     dtype: str,
     reader: Reader,
     longest: int | None,
+    admission: Admission | None = None,
     root: str | None = None,
 ) -> tuple[GuardCore, Loader]:
     """A guard of bundles that were checked on ``base``, and what changes it.
 
     Args:
         longest: tokens of a prompt that the engine takes, or None.
+        admission: bounds what is under way.
         root: the folder below which bundles are loaded while it serves; None: the one that holds ``bundles``.
     """
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader, longest)
+    served = [Served.of(bundle) for bundle in bundles]
+    guard = GuardCore(served, bundles[0].renderer(base), reader, longest, admission)
     serving_set = serving_set_of([bundle.folder for bundle in bundles], root)
     return guard, Loader(guard, reader, base, dtype, bundles, serving_set)

@@ -9,9 +9,11 @@ from alora.base.stored import base_folder, describe_base
 from alora.bundle.battery import require_one_base
 from alora.bundle.manifest import MANIFEST_FILE
 from alora.bundle.read import load_bundle
+from alora.client.engine import on_gpu
 from alora.config.schema import BaseSettings
 from alora.config.secrets import ADMIN_KEY, key_in
 from alora.errors import CheckFailed, ConfigError
+from alora.guard.admission import QUEUE, admission
 from alora.guard.core import GuardCore
 from alora.guard.engine import EngineReader
 from alora.guard.loading import Loader, make_guard
@@ -46,4 +48,14 @@ def guard_of(engine_client: Any, state: Any, args: Namespace) -> tuple[GuardCore
     longest = engine_client.model_config.max_model_len - 1  # and the answer's own token
     dtype = str(engine_client.model_config.dtype).removeprefix("torch.")
     reader, root = EngineReader(engine_client, loras, bundles), os.environ.get(SERVING_ROOT)
-    return make_guard(bundles, base, dtype, reader, longest, root)
+    bounds = admission(*map(_bound, QUEUE), on_gpu())
+    return make_guard(bundles, base, dtype, reader, longest, bounds, root)
+
+
+def _bound(variable: str) -> int | None:
+    value = os.environ.get(variable)
+    if value is None:
+        return None
+    if value.isdecimal() and int(value) > 0:
+        return int(value)
+    raise ConfigError(f"${variable} is {value[:80]!r}, not a positive number")

@@ -12,7 +12,7 @@ from alora.errors import AloraError
 from alora.policy import Policy
 from alora.prompt.render import Prefix, Suffix
 from alora.verdict import OperatingPoint, highest
-from alora.wire.native import GuardRequest
+from alora.wire.native import Action, GuardRequest
 
 
 class EngineDead(AloraError):
@@ -20,7 +20,11 @@ class EngineDead(AloraError):
 
 
 class Overloaded(AloraError):
-    """The engine takes no more requests for now."""
+    """No more requests are taken for now; ``wait_s``: seconds after which to ask again."""
+
+    def __init__(self, message: str, wait_s: int = 1) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
 
 
 class GuardRefusal(AloraError):
@@ -33,20 +37,21 @@ class GuardRefusal(AloraError):
 
 @dataclass(frozen=True)
 class Served:
-    """One policy as it is served: its bundle's manifest, whether it is live, and the groups that it answers in.
+    """One policy as it is served: its bundle's manifest, what follows where it is flagged, and the groups that
+    it answers in.
 
     ``name``, that of its adapter on the server, stands for the weights, and the manifest's digest for all that makes a
     verdict.
     """
 
     manifest: Manifest
-    stage: str = "live"  # or shadow: answers after the live ones, and blocks nothing
+    action: Action = "block"
     tags: tuple[str, ...] = ()  # names of groups that requests may ask for
 
     @classmethod
-    def of(cls, bundle: Bundle, stage: str = "live", tags: tuple[str, ...] = ()) -> Self:
+    def of(cls, bundle: Bundle, action: Action = "block", tags: tuple[str, ...] = ()) -> Self:
         """A bundle that was read and checked."""
-        return cls(bundle.manifest, stage, tags)
+        return cls(bundle.manifest, action, tags)
 
     @cached_property
     def name(self) -> str:

@@ -17,6 +17,7 @@ from alora.guard.loading import Loader
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded, Served
 from alora.wire import litellm_api, openai_api
 from alora.wire.native import (
+    Action,
     GuardRequest,
     GuardResponse,
     Health,
@@ -25,10 +26,10 @@ from alora.wire.native import (
     PolicyList,
     PolicyVerdict,
     PutPolicy,
-    Stage,
 )
 
 _Item = PolicyVerdict | GuardResponse
+_AT_A_TIME = 8  # texts of one request
 router = APIRouter(route_class=OneGate, tags=["guard"])
 
 
@@ -87,7 +88,7 @@ async def _model_of(request: Request) -> str | None:
 def _require_no_adapter(app: FastAPI, model: str) -> None:
     """An adapter answers its own policy alone: to another question it would lend its name to an answer that is none."""
     guard, models = getattr(app.state, "alora_guard", None), getattr(app.state, "openai_serving_models", None)
-    served = () if guard is None else (*guard.served, *guard.shadows)
+    served = () if guard is None else guard.known
     if model in {item.name for item in served} or (guard is None and model in getattr(models, "lora_requests", ())):
         policy = model.partition("@")[0]
         raise GuardRefusal(
@@ -107,14 +108,14 @@ async def _require_own_model(request: Request) -> None:
 async def decisions(body: openai_api.DecisionRequest, request: Request) -> openai_api.DecisionResponse:
     """OpenAI's decisions endpoint: each question asks a policy."""
     judge = guard_of(request.app)
-    policies = [
-        policy_of(question, number, judge.served).policy.id for number, question in enumerate(body.questions, 1)
-    ]
+    known = list({item.policy.id: item for item in reversed(judge.known)}.values())  # what is reported goes first
+    policies = [policy_of(question, number, known).policy.id for number, question in enumerate(body.questions, 1)]
     asked = GuardRequest(
         messages=messages_of(body.input),
         policies=list(dict.fromkeys(policies)),
         deadline_ms=body.deadline_ms,
         cache_salt=body.prompt_cache_key,
+        metadata=body.metadata,
     )
     return openai_api.DecisionResponse.of(body, policies, await judge.answer(asked.of(request.headers)))
 
@@ -137,20 +138,20 @@ async def litellm_guardrail(
 async def policies(request: Request) -> PolicyList:
     """What is served, with the weights' digests."""
     guard = guard_of(request.app)
-    return PolicyList(policies=tuple(_card(item, guard.psi(item)) for item in (*guard.served, *guard.shadows)))
+    return PolicyList(policies=tuple(_card(item, guard.drift.psi(item)) for item in guard.known))
 
 
 @router.put("/v1/guard/policies/{policy}")
 async def put_policy(policy: str, body: PutPolicy, request: Request) -> PolicyCard:
     """Certify a bundle on the running engine, and serve it from the next request on; 409 keeps what was served."""
     tags = None if body.tags is None else tuple(body.tags)
-    return _card(await loader_of(request).put(policy, body.bundle, body.stage, tags))
+    return _card(await loader_of(request).put(policy, body.bundle, body.action, tags))
 
 
 @router.delete("/v1/guard/policies/{policy}")
-async def delete_policy(policy: str, request: Request, stage: Stage | None = None) -> PolicyList:
-    """Stop serving a policy, or its shadow alone (``?stage=shadow``); returns what is left."""
-    await loader_of(request).delete(policy, stage)
+async def delete_policy(policy: str, request: Request, action: Action | None = None) -> PolicyList:
+    """Stop serving a policy, or its version of that action alone (``?action=log``); returns what is left."""
+    await loader_of(request).delete(policy, action)
     return await policies(request)
 
 
@@ -159,8 +160,8 @@ async def health(request: Request) -> Health:
     """200 when the guard can answer, 503 with the reason when not."""
     guard, loader = guard_of(request.app), getattr(request.app.state, "alora_loader", None)
     guard.require_running()
-    trouble = guard.trouble() or (None if loader is None else loader.trouble)
-    return Health(status="ready", policies=len(guard.served), trouble=trouble)
+    trouble = guard.trouble() if loader is None else await loader.look()
+    return Health(status="ready", policies=len(guard.known), trouble=trouble)
 
 
 async def _events(first: _Item, rest: AsyncGenerator[_Item, None]) -> AsyncIterator[str]:
@@ -185,7 +186,7 @@ def _card(item: Served, psi: float | None = None) -> PolicyCard:
         title=item.policy.title,
         adapter=item.name,
         digest=item.digest,
-        stage=item.stage,
+        action=item.action,
         tags=item.tags,
         labels=item.policy.labels,
         threshold=item.calibration.threshold,
@@ -196,10 +197,15 @@ def _card(item: Served, psi: float | None = None) -> PolicyCard:
 async def _each(
     conversations: Sequence[list[dict[str, Any]]], options: Options, request: Request
 ) -> list[GuardResponse]:
-    """The answer on each conversation; the first that fails ends the others."""
+    """The answers, a few at a time, so that many texts leave room for others; the first that fails ends the others."""
     judge = guard_of(request.app)
-    asked = [GuardRequest(messages=messages, **options.options) for messages in conversations]
-    tasks = [asyncio.ensure_future(judge.answer(one.of(request.headers))) for one in asked]
+    turn = asyncio.Semaphore(min(_AT_A_TIME, judge.admission.conversations))
+
+    async def answer(messages: list[dict[str, Any]]) -> GuardResponse:
+        async with turn:
+            return await judge.answer(GuardRequest(messages=messages, **options.options).of(request.headers))
+
+    tasks = [asyncio.ensure_future(answer(messages)) for messages in conversations]
     try:
         return await asyncio.gather(*tasks)
     finally:  # the engine aborts a request that nobody waits for

@@ -5,7 +5,6 @@
 
 import contextlib
 import os
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from alora.atomic import write_json
 from alora.bundle.light import Bundle
 from alora.bundle.manifest import served_name
 from alora.errors import BundleError
-from alora.wire.native import Stage, problems
+from alora.wire.native import Action, problems
 
 FILE = "serving_set.json"
 SERVING_ROOT = "ALORA_SERVING_ROOT"  # the folder below which bundles are loaded while a vLLM server runs
@@ -27,15 +26,20 @@ Stamp = tuple[int, int] | None
 
 @dataclass(frozen=True)
 class Entry:
-    """One policy: its bundle's folder below the root, the digests of its weights and of its manifest, live or shadow,
-    and its tags."""
+    """One policy: its bundle's folder below the root, the digests of its weights and of its manifest, what
+    follows where it is flagged, and its tags."""
 
     policy: str
     bundle: str
     digest: str
     manifest: str
-    stage: Stage
+    action: Action
     tags: tuple[str, ...] = ()
+
+    @property
+    def slot(self) -> tuple[str, bool]:
+        """A policy has one version that is reported, and one that is only logged."""
+        return self.policy, self.action == "log"
 
     @property
     def name(self) -> str:
@@ -71,16 +75,15 @@ class ServingSet:
         return state.st_ino, state.st_mtime_ns
 
     def read(self) -> tuple[Entry, ...]:
-        """The entries; BundleError where the file is damaged, of another version, or without a live policy."""
+        """The entries; BundleError where the file is damaged, of another version, or without a policy."""
         file = self.root / FILE
         try:
             policies = TypeAdapter(_Content).validate_json(file.read_bytes()).policies
         except (OSError, ValidationError) as error:
             why = problems(error.errors()) if isinstance(error, ValidationError) else error.strerror
             raise BundleError(f"{file} cannot be read ({why}); remove it, and load the policies again") from error
-        stages = Counter((entry.policy, entry.stage) for entry in policies)
-        if max(stages.values(), default=0) > 1 or not any(stage == "live" for _, stage in stages):
-            raise BundleError(f"{file} has a policy twice in one stage, or none that is live; load the policies again")
+        if not policies or len({entry.slot for entry in policies}) < len(policies):
+            raise BundleError(f"{file} has no policy, or one twice; load the policies again")
         return policies
 
     def remark(self, given: Iterable[Bundle]) -> str | None:
@@ -91,10 +94,10 @@ class ServingSet:
             entries = self.read()
         except BundleError as error:
             return f"nothing is served yet: {error}"
-        own = {(bundle.served_name, bundle.manifest.sha256, "live") for bundle in given}
-        if {(*entry.version, entry.stage) for entry in entries} == own:
+        own = {(bundle.served_name, bundle.manifest.sha256, "block") for bundle in given}
+        if {(*entry.version, entry.action) for entry in entries} == own:
             return None
-        shown = [f"{entry.name} of {entry.bundle}" + " (shadow)" * (entry.stage == "shadow") for entry in entries]
+        shown = [f"{entry.name} of {entry.bundle} ({entry.action})" for entry in entries]
         return (
             f"{self.root / FILE} lists {', '.join(shown)}, as changed while a guard ran, and the guard serves these "
             "in their place; delete the file to serve those of the command line"

@@ -1,5 +1,6 @@
 """The guard as an application of its own, without vLLM: ``alora serve serving.scorer=packed``."""
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -54,9 +55,13 @@ def make_app(guard: GuardCore, loader: Loader | None = None) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        if loader is not None:
-            await loader.follow()
+        if loader is None:
+            yield
+            return
+        await loader.follow()
+        watching = asyncio.create_task(loader.watch())
         yield
+        watching.cancel()
 
     app = FastAPI(title="alora guard", lifespan=lifespan)
     app.state.alora_guard, app.state.alora_loader = guard, loader

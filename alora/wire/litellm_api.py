@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from alora.wire.native import GuardResponse, Many, Options
 
@@ -18,7 +18,15 @@ class GenericGuardrailRequest(BaseModel):
     tool_calls: list[Any] | None = None
     images: list[Any] | None = None
     input_type: Literal["request", "response"] = "request"
+    request_data: dict[str, Any] | None = None  # whose key asks, and for which user
     additional_provider_specific_params: Options = Field(default_factory=Options)
+
+    @model_validator(mode="after")
+    def _name_the_caller(self) -> Self:
+        data, options = self.request_data or {}, self.additional_provider_specific_params
+        user = data.get("user_api_key_end_user_id") or data.get("user_api_key_user_id")
+        options.metadata = options.metadata or {"user": user}
+        return self
 
     @property
     def conversations(self) -> list[list[dict[str, Any]]]:
@@ -63,5 +71,5 @@ class GenericGuardrailResponse(BaseModel):
         complete = all(answer.complete for answer in answers)
         if all(answer.action == "allow" for answer in answers):
             return cls(action="NONE", complete=complete)
-        flagged = dict.fromkeys(policy for answer in answers for policy in answer.flagged)
-        return cls(action="BLOCKED", blocked_reason=f"policy: {', '.join(flagged)}", complete=complete)
+        blocking = dict.fromkeys(policy for answer in answers for policy in answer.blocking)
+        return cls(action="BLOCKED", blocked_reason=f"policy: {', '.join(blocking)}", complete=complete)

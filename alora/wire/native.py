@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from pydantic_core import PydanticCustomError
 
 Status = Literal["ok", "missed", "failed", "skipped"]
-Stage = Literal["live", "shadow"]
+Action = Literal["block", "flag", "log"]  # flag: reported, and blocks nothing; log: read afterwards, not reported
 REQUEST_ID = "X-Request-Id"
+CALLER = "X-Alora-User"  # who asks, where the body's metadata does not say
 
 _Item = TypeVar("_Item")
 Many = Annotated[list[_Item], Field(fail_fast=True)]  # a megabyte of wrong items is one error, and not half a million
@@ -56,6 +57,10 @@ class Options(Closed):
         description="lower runs first, where the engine schedules by priority",
     )
 
+    metadata: dict[str, Any] | None = Field(
+        default=None, description="of it, user is read: the caller's id, for the log"
+    )
+
     @property
     def options(self) -> dict[str, Any]:
         """These, without what a route adds."""
@@ -71,11 +76,19 @@ class GuardRequest(Options):
         default=False, description="server-sent events: each verdict as it arrives, the whole answer last"
     )
     _id: str = PrivateAttr(default_factory=lambda: secrets.token_hex(12))
+    _caller: str | None = PrivateAttr(default=None)
 
     def of(self, headers: Mapping[str, str]) -> Self:
-        """This, by the id that a request's headers name, if they do."""
+        """This, by the ids of request and caller that a request's headers name, if they do."""
         self._id = headers.get(REQUEST_ID, self._id)[:100]
+        self._caller = headers.get(CALLER)
         return self
+
+    @property
+    def caller(self) -> str | None:
+        """Who asks, as the body or a header says."""
+        user = (self.metadata or {}).get("user")
+        return str(user)[:100] if isinstance(user, str | int) else self._caller and self._caller[:100]
 
     @property
     def answer_id(self) -> str:
@@ -91,17 +104,22 @@ class FromGuard(BaseModel):
 
 class PolicyVerdict(FromGuard):
     """One policy's answer. ``flagged`` without a probability: it did not answer, and ``on_failure`` is closed;
-    ``reason`` says why."""
+    ``reason`` says why. ``action`` is what follows where it is flagged."""
 
     policy: str
     status: Status
     flagged: bool
+    action: Literal["block", "flag"] = "block"
     label: str | None = None
     probability: float | None = None
     threshold: float | None = None
     probabilities: dict[str, float] | None = None
     adapter: str
     reason: str | None = None
+
+    @property
+    def blocks(self) -> bool:
+        return self.flagged and self.action == "block"
 
 
 class Usage(FromGuard):
@@ -121,7 +139,7 @@ class Timing(FromGuard):
 
 
 class GuardResponse(FromGuard):
-    """``action`` is block when any verdict is flagged. ``complete``: every policy that was asked answered."""
+    """``action`` is block when a policy that blocks is flagged. ``complete``: every policy that was asked answered."""
 
     id: str
     action: Literal["allow", "block"]
@@ -132,13 +150,18 @@ class GuardResponse(FromGuard):
 
     @property
     def flagged(self) -> list[str]:
-        """The policies that block."""
+        """The policies that are flagged, whether or not they block."""
         return [verdict.policy for verdict in self.verdicts if verdict.flagged]
 
     @property
+    def blocking(self) -> list[str]:
+        """The policies that block."""
+        return [verdict.policy for verdict in self.verdicts if verdict.blocks]
+
+    @property
     def blocked(self) -> bool:
-        """Whether any verdict is flagged; also when there is none."""
-        return self.action != "allow" or not self.verdicts or bool(self.flagged)
+        """Whether a policy blocks, or one that was asked has no verdict here."""
+        return self.action != "allow" or len(self.verdicts) < self.usage.policies or bool(self.blocking)
 
 
 class PolicyCard(FromGuard):
@@ -148,7 +171,7 @@ class PolicyCard(FromGuard):
     title: str
     adapter: str
     digest: str
-    stage: str
+    action: str
     tags: tuple[str, ...]
     labels: tuple[str, ...]
     threshold: float
@@ -164,8 +187,8 @@ class PolicyList(FromGuard):
 class PutPolicy(Closed):
     """``PUT /v1/guard/policies/{id}``."""
 
-    bundle: str = Field(description="the bundle's folder, below the serving root")
-    stage: Stage = "live"
+    bundle: str | None = Field(default=None, description="its folder, below the serving root; absent: as it is served")
+    action: Action | None = Field(default=None, description="absent: as before, block for a new policy")
     tags: Many[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]] | None = Field(
         default=None, max_length=32, description="groups that requests may ask for as tag:NAME; absent: as before"
     )
@@ -177,5 +200,5 @@ class Health(FromGuard):
     status: Literal["ready"]
     policies: int
     trouble: str | None = Field(
-        default=None, description="why the serving set's file, or vLLM's own table, is not what is served"
+        default=None, description="what to look at, although it answers: files or adapters that are not what is served"
     )

@@ -155,6 +155,7 @@ class DecisionRequest(BaseModel):
         default=None, min_length=1, max_length=256, description="share KV under this key only"
     )
     deadline_ms: float | None = Field(default=None, gt=0, le=600_000, strict=True)
+    metadata: dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -192,7 +193,7 @@ class ChoiceAnswer(BaseModel):
 
 
 class Refusal(BaseModel):
-    """The policy did not answer, in time or at all."""
+    """The policy did not answer, in time or at all, or is only logged."""
 
     type: Literal["refusal"] = "refusal"
     name: str | None
@@ -224,7 +225,7 @@ class DecisionResponse(BaseModel):
         given = sum(verdict.status == "ok" for verdict in answer.verdicts)
         asked = zip(request.questions, policies, strict=True)
         return cls(
-            answers=[_answer(question, verdicts[policy]) for question, policy in asked],
+            answers=[_answer(question, verdicts.get(policy)) for question, policy in asked],
             usage=DecisionUsage(
                 input_tokens=tokens,
                 input_tokens_details={"cached_tokens": cached, "cache_write_tokens": 0},
@@ -235,8 +236,8 @@ class DecisionResponse(BaseModel):
         )
 
 
-def _answer(question: Predicate | Choice, verdict: PolicyVerdict) -> PredicateAnswer | ChoiceAnswer | Refusal:
-    if verdict.probability is None or verdict.probabilities is None or verdict.label is None:
+def _answer(question: Predicate | Choice, verdict: PolicyVerdict | None) -> PredicateAnswer | ChoiceAnswer | Refusal:
+    if verdict is None or verdict.probability is None or verdict.probabilities is None or verdict.label is None:
         return Refusal(name=question.name)
     if isinstance(question, Predicate):
         return PredicateAnswer(name=question.name, probability=verdict.probability)

@@ -21,7 +21,8 @@ METRIC = re.compile(r"\b(alora_\w+)(?:\{([^}]*)\})?")
 @pytest.fixture(scope="module")
 def exported(guard):
     """Labels by the name of each sample."""
-    metrics.SHADOW.labels("advice", "violation", "ok")  # nothing disagrees here
+    metrics.DISAGREEMENT.labels("advice", "violation", "ok")  # nothing disagrees here
+    metrics.UNLIKE.labels("advice", "true")
     with TestClient(make_app(guard)) as client:
         client.post("/v1/guard", json={"messages": MESSAGES})
         client.post("/v1/guard", json={})

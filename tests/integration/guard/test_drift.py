@@ -10,10 +10,12 @@ from prometheus_client import REGISTRY
 
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
+from alora.guard import metrics
 from alora.guard.core import GuardCore
 from alora.guard.reader import Reading, Served
 from alora.guard.standalone import make_app
 from alora.verdict import LEAST, population_stability
+from alora.wire.native import GuardRequest
 from tests.integration.bundle.conftest import POINT, make_contents
 from tests.integration.guard.conftest import MESSAGES
 
@@ -61,10 +63,32 @@ def test_the_index_of_the_last_verdicts(base, bundles, renderer, tmp_path):
         guard.serve(items)
 
     asyncio.run(serve(served))
-    assert guard.psi(served) == pytest.approx(wanted)
+    assert guard.drift.psi(served) == pytest.approx(wanted)
     recalibrated = replace(served, manifest=replace(served.manifest, sha256="another"))
     asyncio.run(serve(recalibrated))
-    assert guard.psi(recalibrated) is None  # its probabilities are others
+    assert guard.drift.psi(recalibrated) is None  # its probabilities are others
     asyncio.run(serve(Served.of(bundles[1])))
-    assert guard.psi(served) is None  # forgotten with its weights
+    assert guard.drift.psi(served) is None  # forgotten with its weights
     assert math.isnan(psi())  # an alert on it ends
+
+
+SYSTEM = [{"role": "developer", "content": "You sell pills."}, *MESSAGES]
+
+
+@pytest.mark.parametrize(
+    ("share", "messages", "unlike"),
+    [(0.0, SYSTEM, "true"), (1.0, MESSAGES, "false"), (0.0, MESSAGES, None), (1.0, SYSTEM, None), (0.5, SYSTEM, None),
+     (None, SYSTEM, None)],
+)  # fmt: skip
+def test_a_system_turn_that_the_training_rows_did_not_have_is_counted(bundles, renderer, share, messages, unlike):
+    def counts():
+        return {kind: metrics.UNLIKE.labels("advice", kind)._value.get() for kind in ("true", "false")}
+
+    before, served = (
+        counts(),
+        replace(Served.of(bundles[0]), manifest=replace(Served.of(bundles[0]).manifest, system_share=share)),
+    )
+    asyncio.run(GuardCore([served], renderer, Sure()).answer(GuardRequest(messages=messages)))
+    assert {kind: count - before[kind] for kind, count in counts().items()} == {
+        kind: float(kind == unlike) for kind in ("true", "false")
+    }

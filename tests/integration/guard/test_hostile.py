@@ -82,7 +82,7 @@ def test_it_asks_after_a_fork_too():
 
 
 POLICY = {
-    "policy": "p", "title": "t", "adapter": "p@012345678901", "digest": "0123456789012345", "stage": "live",
+    "policy": "p", "title": "t", "adapter": "p@012345678901", "digest": "0123456789012345", "action": "block",
     "tags": [], "labels": ["yes", "no"], "threshold": 0.5, "psi": None,
 }  # fmt: skip
 VERDICT = {

@@ -6,7 +6,6 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -17,90 +16,32 @@ from filelock import FileLock
 from alora.bundle.golden import write_golden
 from alora.bundle.light import Bundle
 from alora.bundle.read import load_bundle
-from alora.bundle.write import write_bundle
 from alora.commands.serve_packed import serve_guard
 from alora.config.schema import ServingSettings
 from alora.data.conversation import parse_conversation
-from alora.guard import loading, metrics, packed
+from alora.guard import loading, packed
 from alora.guard.core import GuardCore
 from alora.guard.loading import Loader
 from alora.guard.packed import PackedReader
-from alora.guard.reader import Reading, Served
+from alora.guard.reader import Served
 from alora.guard.serving_set import FILE, ServingSet
-from alora.guard.standalone import make_app
-from alora.prefix.scorer import Scorer
 from alora.received import file_record
-from alora.verdict import make_verdict
-from tests.integration.bundle.conftest import make_base, make_contents
 from tests.integration.guard.conftest import MESSAGES
+from tests.integration.guard.hot import (
+    ADMIN,
+    app_of,
+    candidates,
+    client,
+    probability,
+    put,
+    root,
+    running,
+    settle,
+    verdicts,
+)
 from tests.unit.bundle.cases import with_weights
 
-ADMIN = {"X-Alora-Admin-Key": "admin"}
-
-
-@pytest.fixture(scope="module")
-def candidates(base, tmp_path_factory):
-    """Bundles of one policy with other weights, and one for another base."""
-    folder = tmp_path_factory.mktemp("candidates")
-    for seed in (7, 8):
-        write_bundle(make_contents(base, folder / f"adapter{seed}", "advice", seed), folder / f"v{seed}", 3)
-    other = make_base(seed=1)
-    write_bundle(make_contents(other, folder / "foreign adapter", "advice", 7), folder / "foreign", 3)
-    return folder
-
-
-@pytest.fixture
-def root(bundles, candidates, tmp_path, monkeypatch):
-    monkeypatch.setenv("ALORA_ADMIN_KEY", "admin")
-    for bundle in bundles:
-        shutil.copytree(bundle.folder, tmp_path / bundle.folder.name)
-    for name in ("v7", "v8", "foreign"):
-        shutil.copytree(candidates / name, tmp_path / name)
-    return tmp_path
-
-
-def app_of(base, root):
-    bundles = [load_bundle(root / name) for name in ("advice", "refunds")]
-    reader = PackedReader(base, bundles)
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], bundles[0].renderer(base), reader)
-    return make_app(guard, Loader(guard, reader, base, "float32", bundles, ServingSet(root)))
-
-
-@contextmanager
-def running(base, root):
-    with TestClient(app_of(base, root)) as client:
-        yield client
-        settle(client)  # else its scorer may still change the base when the next one is made
-
-
-@pytest.fixture
-def client(base, root):
-    with running(base, root) as client:
-        yield client
-
-
-def put(client, bundle, policy="advice", stage="live", headers=ADMIN):
-    answer = client.put(f"/v1/guard/policies/{policy}", json={"bundle": bundle, "stage": stage}, headers=headers)
-    settle(client)
-    return answer
-
-
-def settle(client):
-    """Wait until what was replaced is unloaded: two packed scorers must not change one base at once."""
-    while client.app.state.alora_guard._tasks:
-        time.sleep(0.001)
-
-
-def verdicts(client, **fields):
-    answer = client.post("/v1/guard", json={"messages": MESSAGES, **fields}).json()
-    return {verdict["policy"]: verdict for verdict in answer["verdicts"]}
-
-
-def probability(base, bundle):
-    prefix = bundle.renderer(base).prefix(parse_conversation(MESSAGES, "test"))
-    with Scorer(base, [bundle.weights]) as scorer:
-        (logits_L,) = scorer.label_logits(prefix, [bundle.suffix])
-    return make_verdict(bundle.policy, logits_L.tolist(), bundle.calibration, "").probability
+__all__ = ["candidates", "client", "root"]
 
 
 def test_a_replaced_policy_answers_with_the_new_weights(client, base, root):
@@ -198,8 +139,8 @@ def test_policies_are_asked_for_by_tag(client, base, root):
             assert list(verdicts(each, policies=["refunds", "tag:eu", "advice"])) == ["refunds", "advice"]
             refused = each.post("/v1/guard", json={"messages": MESSAGES, "policies": ["tag:us"]})
             assert (refused.status_code, "tag:health" in refused.text) == (404, True)
-    for bundle, stage in (("v7", "shadow"), ("v7", "live"), ("advice", "live")):  # out and back, as documented
-        answer = put(client, bundle, stage=stage)
+    for bundle, action in (("v7", "log"), ("v7", "block"), ("advice", "block")):  # out and back, as documented
+        answer = put(client, bundle, action=action)
         assert (answer.status_code, answer.json()["tags"]) == (200, ["health", "eu"])
         assert list(verdicts(client, policies=["tag:eu"])) == ["advice"]
     body = {"bundle": "advice", "tags": []}
@@ -367,91 +308,6 @@ def test_who_may_change_policies(client, monkeypatch):
     assert put(client, "v7", headers={"X-Alora-Admin-Key": ""}).status_code == 403
 
 
-def test_the_last_live_policy_stays(client):
-    assert client.delete("/v1/guard/policies/advice", headers=ADMIN).status_code == 200
-    assert client.delete("/v1/guard/policies/refunds", headers=ADMIN).status_code == 409
-    assert client.delete("/v1/guard/policies/advice", headers=ADMIN).status_code == 409  # gone already
-
-
-def stages(client):
-    cards = client.get("/v1/guard/policies").json()["policies"]
-    return sorted((card["policy"], card["stage"]) for card in cards)
-
-
-def test_a_shadow_is_promoted_or_ended_alone(client):
-    lives = [("advice", "live"), ("refunds", "live")]
-    url = "/v1/guard/policies/advice"
-    assert put(client, "v7", stage="shadow").status_code == 200
-    assert stages(client) == [*lives[:1], ("advice", "shadow"), *lives[1:]]
-    assert client.delete(f"{url}?stage=live", headers=ADMIN).status_code == 409  # its shadow would stay
-    assert client.delete(f"{url}?stage=gone", headers=ADMIN).status_code == 400
-    assert client.delete(f"{url}?stage=shadow", headers=ADMIN).status_code == 200
-    assert stages(client) == lives
-    assert client.delete(f"{url}?stage=shadow", headers=ADMIN).status_code == 409
-    settle(client)
-    assert put(client, "v7", stage="shadow").status_code == 200
-    assert put(client, "v8").status_code == 200  # another than the shadow, which stays
-    assert ("advice", "shadow") in stages(client)
-    promoted = put(client, "v7").json()["digest"]
-    assert stages(client) == lives
-    assert verdicts(client)["advice"]["adapter"].endswith(promoted[:12])
-
-
-def test_a_shadow_of_nothing_live_is_refused(client):
-    assert client.delete("/v1/guard/policies/refunds", headers=ADMIN).status_code == 200
-    settle(client)
-    answer = put(client, "refunds", "refunds", stage="shadow")
-    assert (answer.status_code, "nothing live" in answer.text) == (409, True)
-    assert stages(client) == [("advice", "live")]
-
-
-def test_a_shadow_blocks_nothing_and_its_disagreements_are_counted(base, root):
-    live, shadow = load_bundle(root / "advice"), load_bundle(root / "v7")
-    reader = PackedReader(base, [live, shadow])
-    served = [Served.of(live), Served.of(shadow, "shadow")]
-    guard = GuardCore(served, live.renderer(base), reader)
-
-    def disagreements():
-        return sum(one._value.get() for one in metrics.SHADOW._metrics.values())
-
-    before = disagreements()
-    with TestClient(make_app(guard)) as client:
-        answer = client.post("/v1/guard", json={"messages": MESSAGES}).json()
-        assert [verdict["adapter"] for verdict in answer["verdicts"]] == [served[0].name]
-        for _ in range(200):
-            if not guard._tasks:
-                break
-            client.get("/v1/guard/health")
-    above = [probability(base, bundle) >= bundle.calibration.threshold for bundle in (live, shadow)]
-    assert disagreements() - before == (above[0] != above[1])
-
-
-def test_two_labels_that_block_nothing_disagree_too(base, root):
-    bundle = load_bundle(root / "advice")
-    policy = replace(bundle.policy, labels=("bad", "fair", "good"), answers=("A", "B", "C"))
-    suffix = replace(bundle.suffix, label_token_ids=(11, 12, 13))
-    manifest = replace(bundle.manifest, policy=policy, suffix=suffix)
-    served = [Served(manifest, stage) for stage in ("live", "shadow")]
-    answers = {"live": (0.0, 9.0, 0.0), "shadow": (0.0, 0.0, 9.0)}
-
-    class Reader:
-        async def read(self, prefix, asked, request):
-            for index, item in enumerate(asked):
-                yield Reading(index, answers[item.stage])
-
-        def require_running(self):
-            pass
-
-        def trouble(self):
-            return None
-
-    with TestClient(make_app(GuardCore(served, bundle.renderer(base), Reader()))) as client:
-        (verdict,) = client.post("/v1/guard", json={"messages": MESSAGES}).json()["verdicts"]
-        assert (verdict["label"], verdict["flagged"]) == ("fair", False)
-        client.get("/v1/guard/health")
-    assert metrics.SHADOW.labels(policy.id, "fair", "good")._value.get() == 1
-
-
 def test_replaced_under_load_every_verdict_is_of_the_weights_that_it_names(base, root):
     """Ten replaces while two askers never pause: no answer is lost, torn, or another digest's."""
     wanted = {
@@ -547,12 +403,15 @@ def test_a_start_says_that_the_file_names_others(base, root, monkeypatch, capsys
     replace_set(root, given)
     assert said() == ""
     new = load_bundle(root / "v7")
-    replace_set(root, [loading._entry(new, "v7"), given[1], loading._entry(bundles[0], "advice", "shadow")])
-    names = f"{new.served_name} of v7, {bundles[1].served_name} of refunds, {bundles[0].served_name} of advice (shadow)"
-    assert said().startswith(f"{root / FILE} lists {names}, as changed while a guard ran")
+    replace_set(root, [loading._entry(new, "v7"), given[1], loading._entry(bundles[0], "advice", "log")])
+    names = [f"{new.served_name} of v7 (block)", f"{bundles[1].served_name} of refunds (block)"]
+    names.append(f"{bundles[0].served_name} of advice (log)")
+    assert said().startswith(f"{root / FILE} lists {', '.join(names)}, as changed while a guard ran")
     other = replace(given[0], manifest="0" * 64)  # the same weights with another threshold
     replace_set(root, [other, given[1]])
-    assert said().startswith(f"{root / FILE} lists {bundles[0].served_name} of advice, {bundles[1].served_name} of")
+    assert said().startswith(
+        f"{root / FILE} lists {bundles[0].served_name} of advice (block), {bundles[1].served_name} of"
+    )
     (root / FILE).write_text("{")
     assert said().startswith(f"nothing is served yet: {root / FILE}")
 
@@ -632,15 +491,16 @@ def _listed(policies):
 
 
 DIGEST = "0" * 64
-LIVE = {"policy": "advice", "bundle": "advice", "digest": DIGEST, "manifest": DIGEST, "stage": "live", "tags": []}
+SERVED = {"policy": "advice", "bundle": "advice", "digest": DIGEST, "manifest": DIGEST, "action": "block", "tags": []}
 DAMAGES = {
     "cut": lambda file: file.write_bytes(b"{"),
     "of another version": lambda file: file.write_bytes(b'{"schema_version": 2, "policies": []}'),
     "no text": lambda file: file.write_bytes(b"\xff"),
     "without a policy": _listed([]),
-    "with shadows alone": _listed([LIVE | {"stage": "shadow"}]),
-    "with a policy twice": _listed([LIVE, LIVE | {"bundle": "v7"}]),
-    "with another policy's bundle": _listed([LIVE | {"bundle": "refunds"}]),
+    "with an action that is none": _listed([SERVED | {"action": "shadow"}]),
+    "with a policy reported twice": _listed([SERVED, SERVED | {"action": "flag"}]),
+    "with a policy twice": _listed([SERVED, SERVED | {"bundle": "v7"}]),
+    "with another policy's bundle": _listed([SERVED | {"bundle": "refunds"}]),
     "a folder": lambda file: file.mkdir(),
 }
 

@@ -233,7 +233,8 @@ def test_images_beside_a_conversation_are_refused(client):
     assert "images" in answer.json()["error"]["message"]
 
 
-OPTIONS = {"policies": ["advice"], "deadline_ms": 5000, "on_failure": "open", "cache_salt": "tenant-7", "priority": 3}
+OPTIONS = {"policies": ["advice"], "deadline_ms": 5000, "on_failure": "open", "cache_salt": "tenant-7", "priority": 3,
+           "metadata": {"user": "u-17"}}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,11 @@ def test_a_closed_client_says_so_and_no_guard_is_none():
         Guard([])
 
 
-def answer(action: str, *flagged: bool) -> GuardResponse:
+def answer(action: str, *flagged: bool, policies: int = 1) -> GuardResponse:
     verdicts: list[Any] = [
         {"policy": "advice", "status": "missed", "flagged": flag, "adapter": "advice@0123"} for flag in flagged
     ]
-    usage = {"prefix_tokens": 1, "suffix_tokens": 1, "computed_tokens": 1, "policies": 1}
+    usage = {"prefix_tokens": 1, "suffix_tokens": 1, "computed_tokens": 1, "policies": policies}
     whole = {"id": "1", "action": action, "complete": False, "verdicts": verdicts, "usage": usage}
     return GuardResponse.model_validate({**whole, "timing_ms": {"render": 0.1, "total": 1.0}})
 
@@ -49,6 +49,10 @@ def answer(action: str, *flagged: bool) -> GuardResponse:
 )
 def test_silence_is_not_consent(action, flagged, blocked):
     assert answer(action, *flagged).blocked == blocked
+
+
+def test_policies_that_are_only_logged_give_no_verdict_and_block_nothing():
+    assert not answer("allow", policies=0).blocked
 
 
 def test_a_guard_that_hangs_holds_no_connection_of_another(monkeypatch):

@@ -28,6 +28,7 @@ def test_the_largest_adapter_and_the_most_labels_fit():
     assert (chosen["--max-lora-rank"], chosen["--max-logprobs"], chosen["--dtype"]) == ("64", "20", "bfloat16")
     assert (chosen["--max-loras"], chosen["--max-cpu-loras"]) == ("3", "11")
     assert chosen["--logprobs-mode"] == "processed_logprobs"
+    assert [options(**settings)[0]["--shutdown-timeout"] for settings in ({}, {"drain_s": 7})] == ["30", "7"]
     assert {"--enable-lora", "--enable-prefix-caching"} <= set(command)
     first = command.index("--lora-modules") + 1
     assert [json.loads(word) for word in command[first : first + 3]] == [
