@@ -1,5 +1,6 @@
 """deploy/ against the schemas of Kubernetes and of the custom resources, offline; what it names must exist."""
 
+import configparser
 import copy
 import re
 import shlex
@@ -14,12 +15,14 @@ import yaml
 
 from alora.cli import VERBS
 from alora.config.compose import load_recipe
+from alora.config.schema import ServingSettings
 from alora.version import __version__
 from tests.unit.deploy.schemas import SCHEMAS
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.33"
+ENDING_S = 10  # in which a server ends its engine
 OVERLAYS = ("base", "overlays/gateway", "overlays/inferencepool", "overlays/kserve")
 # Not alora's own and not vLLM's: whose they are.
 OTHERS = {
@@ -138,6 +141,26 @@ def test_alora_takes_every_argument(name, tmp_path):
     paths = [item.partition("=")[2] for item in own["args"] if "=/" in item]
     assert len(paths) == 2
     assert all(any(path.startswith(mount) for mount in mounts) for path in paths)
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_pod_has_time_to_answer_what_is_under_way(name):
+    wait, drain = container(name)["lifecycle"]["preStop"]["sleep"]["seconds"], ServingSettings().drain_s
+    assert pod(name)["terminationGracePeriodSeconds"] >= wait + drain + ENDING_S
+
+
+def test_so_has_a_service_of_systemd(tmp_path):
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str
+    unit.read(DEPLOY / "systemd" / "alora-guard.service")
+    service = unit["Service"]
+    assert int(service["TimeoutStopSec"]) >= ServingSettings().drain_s + ENDING_S
+    assert (service["KillMode"], service["Restart"]) == ("mixed", "always")
+    program, verb, *settings = shlex.split(service["ExecStart"])
+    for folder in ("battery", "base"):
+        (tmp_path / folder).mkdir()
+    settings = [setting.replace("/srv/alora", str(tmp_path)) for setting in settings]
+    assert (Path(program).name, load_recipe(verb, settings, print).serving.port) == ("alora", 8000)
 
 
 def environment() -> dict[str, str]:
