@@ -41,6 +41,12 @@ def serve_guard(settings: ServingSettings, guard: GuardCore, loader: Loader) -> 
     if remark := loader.remark():
         note(remark)
     # h11 bounds a header to 64 KiB; httptools reads one without end.
-    drain = {"timeout_graceful_shutdown": settings.drain_s}
-    uvicorn.run(app, host=settings.host, port=settings.port, log_level="warning", http="h11", **drain)
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        http="h11",
+        timeout_graceful_shutdown=settings.drain_s,
+    )
     return 0

@@ -48,7 +48,8 @@ def guard_of(engine_client: Any, state: Any, args: Namespace) -> tuple[GuardCore
     longest = engine_client.model_config.max_model_len - 1  # and the answer's own token
     dtype = str(engine_client.model_config.dtype).removeprefix("torch.")
     reader, root = EngineReader(engine_client, loras, bundles), os.environ.get(SERVING_ROOT)
-    bounds = admission(*map(_bound, QUEUE), on_gpu())
+    requests, tokens = map(_bound, QUEUE)
+    bounds = admission(requests, tokens, on_gpu())
     return make_guard(bundles, base, dtype, reader, longest, bounds, root)
 
 
