@@ -206,7 +206,7 @@ def manifest_from_dict(content: Mapping[str, Any], where: str) -> Manifest:
     require_version(content, where, BundleError, _REMEDY, "schema_version", SCHEMA_VERSION)
     require_sealed(content, where, BundleError, _REMEDY)
     try:
-        prompt = dict(content["prompt"])
+        prompt = dict(decode(Mapping[str, Any], content["prompt"], "prompt"))
         apart = {
             "template_kwargs": prompt.pop("template_kwargs"),
             "reasoning": prompt.pop("reasoning", "leave_out"),

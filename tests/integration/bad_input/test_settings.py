@@ -85,7 +85,7 @@ SETTINGS = {
     ),
     "a user's folder for a run": Case(
         "train",
-        ["inputs.json is not the record of an alora run"],
+        ["inputs.json"],
         files={"run/inputs.json": '{"inputs": []}', "run/adapter/mine": "x", "run/policies/mine.yaml": "x"},
     ),
     "no rows": Case("train data.train=null", ["no training rows are given"]),
