@@ -161,7 +161,7 @@ RUNS = {  # what is wrong with a finished run, the command that must see it, and
     "no claim": (remove("inputs.json"), EXPORT, "inputs.json cannot be read"),
     "a claim that is cut": (cut("inputs.json"), "train", "inputs.json cannot be read"),
     "a claim to evaluate by": (remove("inputs.json"), EVALUATE_RUN, "inputs.json cannot be"),
-    "a claim of a list": (edit("inputs.json", lambda claim: claim.update(inputs=[])), "train", "inputs.json is not"),
+    "a claim of a list": (edit("inputs.json", lambda claim: claim.update(inputs=[])), "train", "inputs.json"),
     "another prompt": (
         in_settings("layout: transcript", "layout: turns"),
         EVALUATE_RUN,

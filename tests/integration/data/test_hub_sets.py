@@ -159,8 +159,8 @@ def test_a_file_is_read_as_a_users_own(name, content, hub, tmp_path):
     hub[name] = content
     (tmp_path / name).write_bytes(content)
     here, there = Findings(), Findings()
-    rows = list(sources.read_rows("hub:me/chats", there))
-    assert rows == list(sources.read_rows(name, here))
+    rows = list(sources.read_rows("hub:me/chats", there.notes))
+    assert rows == list(sources.read_rows(name, here.notes))
     assert rows
     assert there.notes == here.notes
     assert there.count == here.count == 0
