@@ -99,7 +99,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
     "guard": (
         Fault("guard/core.py", '"block" if any(', '"block" if all('),
         Fault("guard/core.py", "complete=all(", "complete=any("),
-        Fault("guard/core.py", 'closed = request.on_failure == "closed"', 'closed = request.on_failure == "open"'),
+        Fault("guard/verdicts.py", 'closed = request.on_failure == "closed"', 'closed = request.on_failure == "open"'),
         Fault("guard/core.py", "whole > self._longest", "whole < 0"),
         Fault("guard/core.py", "self._held.subtract(names)", "self._held.clear()"),
     ),

@@ -42,7 +42,7 @@ def test_a_conversation_in_any_form(battery, given):
 
 def test_many_rows_are_read_as_they_are_needed(battery):
     def rows():
-        for _ in range(40):
+        for _ in range(3000):  # more tokens than are computed together
             yield {"id": 7, "messages": TALK}
         raise RuntimeError("nobody asked for this one")
 
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said(battery):
         battery.score_many([TALK], errors="ignore")
     with pytest.raises(BundleError, match="is not a folder"):
         alora.load("nowhere")
-    with pytest.raises(BundleError, match=r"local folder.*name the folder"):
+    with pytest.raises(ConfigError, match=r"local folder.*name the folder"):
         alora.load(store.battery())
     with pytest.raises(AttributeError, match="no attribute 'guard_everything'"):
         _ = alora.guard_everything

@@ -125,7 +125,7 @@ def test_who_waits_for_a_connection_does_not_count_that_as_silence():
 
 def test_an_answer_to_another_request_is_none():
     said = {"id": "guard-alora-0123456789abcdef", "action": "allow", "complete": True, "verdicts": []}
-    said |= {"usage": dict.fromkeys(("prefix_tokens", "suffix_tokens", "computed_tokens", "policies"), 0)}
+    said |= {"usage": dict.fromkeys(("prefix_tokens", "suffix_tokens", "computed_tokens"), 0) | {"policies": 1}}
     said |= {"timing_ms": {"render": 0, "total": 0}}
     for content, refused in ((said, True), (said | {"id": "guard-of-a-proxy"}, False)):
         refusing = pytest.raises(Unreachable) if refused else nullcontext()

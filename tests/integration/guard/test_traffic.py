@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import openai
 import pytest
-from alora.commands.run_rows import settings_as_trained
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -13,6 +12,7 @@ import alora
 from alora.bundle.artifact import find_artifact
 from alora.bundle.battery import require_one_prefix
 from alora.bundle.read import load_bundle
+from alora.bundle.run_rows import settings_as_trained
 from alora.bundle.write import write_bundle
 from alora.config.schema import BaseSettings, DataSettings, Recipe
 from alora.data.conversation import parse_conversation
