@@ -72,7 +72,7 @@ def test_not_finite_logits_do_not_pass(staged: Stage):
 
 
 def test_a_padded_call_is_refused(staged: Stage):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="too many values to unpack"):
         hand_over(staged.bare, staged.models.alora, staged.batch, torch.zeros(1))
 
 
