@@ -14,18 +14,16 @@ from alora.bundle.manifest import (
     GOLDEN_FILE,
     MANIFEST_FILE,
     Manifest,
+    OfManifest,
     manifest_in,
     received_bundle,
-    served_name,
 )
 from alora.config.schema import BaseSettings
 from alora.errors import BundleError, ConfigError
 from alora.identity.certificate import read_certificate
-from alora.policy import Policy
-from alora.prompt.render import Renderer, Suffix
+from alora.prompt.render import Renderer
 from alora.received import CHANGED, DAMAGED, NEWER, NOT_OURS, Folder, refused
 from alora.text import read_json
-from alora.verdict import OperatingPoint
 from alora.version import __version__
 from alora.wire.weights import makes_adapter, weights_digest
 
@@ -51,7 +49,7 @@ _DIFFERENT_BASE = {
 
 
 @dataclass(frozen=True)
-class Bundle:
+class Bundle(OfManifest):
     """A bundle that was read and is whole.
 
     ``golden`` is empty when it was exported without golden rows.
@@ -60,20 +58,6 @@ class Bundle:
     folder: Path
     manifest: Manifest
     golden: tuple[GoldenRow, ...]
-
-    @property
-    def policy(self) -> Policy:
-        return self.manifest.policy
-
-    @property
-    def suffix(self) -> Suffix:
-        """The token ids that ask for its verdict."""
-        return self.manifest.suffix
-
-    @property
-    def served_name(self) -> str:
-        """Its name on a server, which launcher and clients agree on."""
-        return served_name(self.policy.id, self.manifest.adapter_digest)
 
     @property
     def served_weights(self) -> str:
@@ -92,10 +76,6 @@ class Bundle:
                 "not the adapter that was certified; export the bundle again"
             )
         return weights
-
-    @property
-    def calibration(self) -> OperatingPoint:
-        return self.manifest.operating_point
 
     def base_settings(self, given: BaseSettings) -> BaseSettings:
         """The base to load: what the user gave, and from the manifest what they left open."""

@@ -7,6 +7,7 @@ not a signature.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -173,6 +174,30 @@ _FIELDS = tuple(item.name for item in fields(Manifest))
 def served_name(policy: str, digest: str) -> str:
     """An adapter's name on a server: ``policy@`` and 12 digits of its weights' digest."""
     return f"{policy}@{digest[:12]}"
+
+
+class OfManifest:
+    """What has a manifest, and goes by what it says."""
+
+    manifest: Manifest
+
+    @property
+    def policy(self) -> Policy:
+        return self.manifest.policy
+
+    @property
+    def suffix(self) -> Suffix:
+        """The token ids that ask for its verdict."""
+        return self.manifest.suffix
+
+    @property
+    def calibration(self) -> OperatingPoint:
+        return self.manifest.operating_point
+
+    @cached_property
+    def served_name(self) -> str:
+        """Its name on a server, which launcher and clients agree on."""
+        return served_name(self.policy.id, self.manifest.adapter_digest)
 
 
 def read_manifest(folder: Path) -> Manifest:

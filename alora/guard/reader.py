@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Protocol, Self
 
 from alora.bundle.light import Bundle
-from alora.bundle.manifest import Manifest, served_name
+from alora.bundle.manifest import Manifest, OfManifest
 from alora.errors import AloraError
-from alora.policy import Policy
-from alora.prompt.render import Prefix, Suffix
-from alora.verdict import OperatingPoint, highest
+from alora.prompt.render import Prefix
+from alora.verdict import highest
 from alora.wire.native import Action, GuardRequest
 
 
@@ -36,7 +34,7 @@ class GuardRefusal(AloraError):
 
 
 @dataclass(frozen=True)
-class Served:
+class Served(OfManifest):
     """One policy as it is served: its bundle's manifest, what follows where it is flagged, and the groups that
     it answers in.
 
@@ -53,21 +51,9 @@ class Served:
         """A bundle that was read and checked."""
         return cls(bundle.manifest, action, tags)
 
-    @cached_property
+    @property
     def name(self) -> str:
-        return served_name(self.policy.id, self.digest)
-
-    @property
-    def policy(self) -> Policy:
-        return self.manifest.policy
-
-    @property
-    def suffix(self) -> Suffix:
-        return self.manifest.suffix
-
-    @property
-    def calibration(self) -> OperatingPoint:
-        return self.manifest.operating_point
+        return self.served_name
 
     @property
     def digest(self) -> str:
