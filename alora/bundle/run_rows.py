@@ -11,11 +11,10 @@ from alora.bundle.manifest import read_manifest
 from alora.config.saved import over
 from alora.config.schema import ColumnSettings, DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
-from alora.data.digests import rows_digest
 from alora.data.findings import Findings, as_lines
 from alora.data.held_out import fold_rows, hold_out
 from alora.data.sources import Source, named
-from alora.data.splits import data_settings, known_rows, read_shared_rows, source_for
+from alora.data.splits import data_settings, known_rows, read_shared_rows, rows_digest, source_for
 from alora.errors import AloraError, ConfigError, DataError, LeftOut, first_line
 from alora.policy import Policy, load_policies
 from alora.text import note

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, combinations
 
 from alora.data.conversation import Conversation, LabelledConversation
-from alora.data.digests import digest, text_digest
 from alora.data.files import listed
 from alora.data.findings import ERROR, WARNING, Finding
 from alora.data.formats import SHARE
+from alora.data.messages import digest, text_digest
 from alora.data.roles import role_note
-from alora.data.splits import LEAST_ROWS, too_few
+from alora.data.splits import LEAST_ROWS, count_labels, too_few
 from alora.data.transcripts import seen
 from alora.policy import Policy
 
@@ -42,12 +42,6 @@ def check_balance(name: str, rows: Rows, policy: Policy, needed: bool) -> list[F
     if name == "train" and all(counts.values()) and sum(count >= LEAST_ROWS for count in counts.values()) < 2:
         findings.append(Finding(ERROR, "TOO_FEW_ROWS", name, too_few(policy)))
     return findings
-
-
-def count_labels(rows: Rows, policy: Policy) -> dict[str, int]:
-    """Rows of each label, in the policy's order."""
-    counted = Counter(row.labels.get(policy.id) for row in rows)
-    return {label: counted[label] for label in policy.labels}
 
 
 def check_turns(splits: Mapping[str, Rows]) -> list[Finding]:
@@ -99,61 +93,57 @@ def describe_positive(name: str, rows: Rows, policy: Policy) -> str:
 def check_duplicates(splits: Mapping[str, Rows], *policies: Policy) -> list[Finding]:
     """Conversations that read the same: twice in a split, with two labels, or in two splits (leakage).
 
-    Sameness is blind to case and white space (:func:`alora.data.digests.text_digest`). Across splits, rows that differ
+    Sameness is blind to case and white space (:func:`alora.data.messages.text_digest`). Across splits, rows that differ
     in digits and punctuation only are reported as well: templates leak that way.
     """
-    findings = []
+    findings = list[Finding]()
+
+    def warn(code: str, where: str, text: str) -> None:
+        findings.append(Finding(WARNING, code, where, text))
+
+    def torn(group: Rows) -> bool:
+        return any(len({row.labels[one.id] for row in group if one.id in row.labels}) > 1 for one in policies)
+
     exact = {name: _by(lambda row: text_digest(row.conversation), rows) for name, rows in splits.items()}
     for name, groups in exact.items():
-        repeated = [group for group in groups.values() if len(group) > 1 and not _torn(group, policies)]
+        repeated = [group for group in groups.values() if len(group) > 1 and not torn(group)]
         if extra := sum(len(group) - 1 for group in repeated):
             text = f"{extra} of {len(splits[name])} rows repeat another row's conversation ({_where(repeated)})"
-            findings.append(Finding(WARNING, "DUPLICATES", name, text))
-    everywhere: dict[str, list[LabelledConversation]] = {}
-    for groups in exact.values():
-        for key, rows in groups.items():
-            everywhere.setdefault(key, []).extend(rows)
-    torn = [group for group in everywhere.values() if _torn(group, policies)]
-    if torn:
-        text = f"{len(torn)} conversations have two different labels ({_where(torn)}); decide on one"
-        findings.append(Finding(WARNING, "TWO_LABELS", "labels", text))
+            warn("DUPLICATES", name, text)
+    everywhere = _by(lambda row: text_digest(row.conversation), [*chain.from_iterable(splits.values())])
+    if doubled := [group for group in everywhere.values() if torn(group)]:
+        text = f"{len(doubled)} conversations have two different labels ({_where(doubled)}); decide on one"
+        warn("TWO_LABELS", "labels", text)
     near = {name: _by(lambda row: _letters(row.conversation), rows) for name, rows in splits.items()}
     grouped = {name: _by(lambda row: row.group, rows) for name, rows in splits.items()}
     for first, second in combinations(splits, 2):
-        shared = exact[first].keys() & exact[second].keys()
-        same = [key for key in shared if _compete(exact[first][key], exact[second][key])]
-        leaks = [[exact[second][key][0], exact[first][key][0]] for key in sorted(same)]
-        if leaks:
-            leaked = sum(len(exact[second][key]) for key in same)
-            text = f"{leaked} of its {len(splits[second])} rows are also in {first} ({_where(leaks)}); remove them"
-            findings.append(Finding(WARNING, "LEAK", second, text))
-        common = grouped[first].keys() & grouped[second].keys() - {""}
-        if common := [group for group in common if _compete(grouped[first][group], grouped[second][group])]:
-            text = f"{len(common)} groups of data.columns.group are also in {first}, such as {min(common)!r}"
-            findings.append(Finding(WARNING, "GROUP_LEAK", second, text))
-        leaking = {id(row) for key in shared for row in exact[second][key]}
-        almost = {
-            key: [row for row in near[second][key] if id(row) not in leaking]
-            for key in sorted(near[first].keys() & near[second].keys())
-        }
-        if differ := sum(map(len, almost.values())):
-            pairs = [[rows[0], near[first][key][0]] for key, rows in almost.items() if rows]
-            text = (
-                f"{differ} of its {len(splits[second])} rows differ from one in {first} in digits and punctuation only "
-                f"({_where(pairs)})"
-            )
-            findings.append(Finding(WARNING, "NEAR_LEAK", second, text))
+        shared = _in_both(exact[first], exact[second])
+        if same := {key: rows for key, rows in shared.items() if _compete(exact[first][key], rows)}:
+            leaks = _where([[rows[0], exact[first][key][0]] for key, rows in same.items()])
+            leaked = f"{sum(map(len, same.values()))} of its {len(splits[second])} rows"
+            warn("LEAK", second, f"{leaked} are also in {first} ({leaks}); remove them")
+        common = _in_both(grouped[first], grouped[second]).items()
+        if names := [name for name, rows in common if name and _compete(grouped[first][name], rows)]:
+            text = f"{len(names)} groups of data.columns.group are also in {first}, such as {names[0]!r}"
+            warn("GROUP_LEAK", second, text)
+        leaking = {id(row) for rows in shared.values() for row in rows}
+        almost = _in_both(near[first], near[second]).items()
+        left = {key: kept for key, rows in almost if (kept := [row for row in rows if id(row) not in leaking])}
+        if differ := sum(map(len, left.values())):
+            pairs = _where([[rows[0], near[first][key][0]] for key, rows in left.items()])
+            text = f"{differ} of its {len(splits[second])} rows differ from one in {first} in digits and punctuation"
+            warn("NEAR_LEAK", second, f"{text} only ({pairs})")
     return findings
+
+
+def _in_both(first: Mapping[str, Rows], second: Mapping[str, Rows]) -> dict[str, Rows]:
+    """The groups of ``second`` whose keys ``first`` has too, by key."""
+    return {key: second[key] for key in sorted(first.keys() & second.keys())}
 
 
 def _compete(first: Rows, second: Rows) -> bool:
     """Whether some policy has labels in both: only then has it trained on rows that it is measured on."""
     return not {name for row in first for name in row.labels}.isdisjoint(name for row in second for name in row.labels)
-
-
-def _torn(group: Rows, policies: Sequence[Policy]) -> bool:
-    labels = ({row.labels[policy.id] for row in group if policy.id in row.labels} for policy in policies)
-    return any(len(given) > 1 for given in labels)
 
 
 def _by(key: Callable[[LabelledConversation], str], rows: Rows) -> dict[str, list[LabelledConversation]]:

@@ -11,14 +11,13 @@ from typing import Any
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.dialects import IN_FIELDS, IN_TAGS
-from alora.data.files import CHUNK, UTF8_BOM, Row, listed, parse_json
+from alora.data.files import CHUNK, SPLITS, UTF8_BOM, Row, listed, parse_json
 from alora.data.findings import Finding, Findings
 from alora.data.first_rows import has, named_columns
 from alora.data.formats import FIRST, OPENAI, PAIR, recognise
 from alora.data.messages import Conversation, Message
 from alora.data.roles import column_role, key_of
 from alora.data.sources import read_rows
-from alora.data.tables import SPLITS
 from alora.data.turns import read_row
 from alora.errors import DataError
 from alora.text import read_stream, read_whole
@@ -85,18 +84,17 @@ class SourceReader:
 
     def __iter__(self) -> Iterator[Row]:
         for row in self._rows:
-            if isinstance(row.value, dict):
-                self._count += 1
-                self._seen.update(row.value)
-                self._splits.update([SPLITS.get(key_of(str(row.value.get("split", ""))), "")])
-            if self.layout.pairs and isinstance(row.value, dict):
-                yield from (
-                    Row(f"{row.where} {name}", _chosen(row.value, name))
-                    for name in ("chosen", "rejected")
-                    if row.value.get(name)
-                )
-            else:
+            if not isinstance(value := row.value, dict):
                 yield row
+                continue
+            self._count += 1
+            self._seen.update(value)
+            self._splits.update([SPLITS.get(key_of(str(value.get("split", ""))), "")])
+            if not self.layout.pairs:
+                yield row
+                continue
+            for name in filter(value.get, ("chosen", "rejected")):
+                yield Row(f"{row.where} {name}", _chosen(value, name))
 
     def read(self, row: Row, findings: Findings) -> Conversation | None:
         """The conversation in one row; None where something is wrong with it; ``findings`` says what."""
@@ -119,10 +117,8 @@ class SourceReader:
         if often := [name for name, times in self._openers.most_common(8) if 100 * times >= self._count]:
             text = f"lines that open with {listed(often)} are part of the turn before them: data.role_map has no such"
             notes[f"{text} speaker"] += sum(self._openers[name] for name in often)
-        if all(
-            notes[text] > self._before[text]
-            for text in (f"{it} is left out (data.reasoning)" for it in (IN_TAGS, IN_FIELDS))
-        ):
+        left_out = [f"{form} is left out (data.reasoning)" for form in (IN_TAGS, IN_FIELDS)]
+        if all(notes[text] > self._before[text] for text in left_out):
             notes[f"{self._source} has reasoning in <think> tags and next to texts; both are left out"] = 1
         if self._settings.columns.split is None and self._splits["train"] and (others := self._splits["test"]):
             text = f"column 'split' calls {others} rows of {self._source} test rows, and they are read like the others"
@@ -132,11 +128,10 @@ class SourceReader:
 def unread_columns(row: Mapping[str, Any], columns: ColumnSettings) -> list[str]:
     """The columns of a row with texts that are not read."""
     known = {*named_columns(columns), "chosen", "rejected", "system", "instructions", "policy", "split"}
-    texts = [
-        name for name, cell in row.items() if isinstance(name, str) and isinstance(cell, str | list | dict) and cell
-    ]
+    names = [name for name in row if isinstance(name, str) and not {name, key_of(name)} & known]
+    texts = [name for name in names if row[name] and isinstance(row[name], str | list | dict)]
     of_labels = written_by_alora([row]) or POLICY_PLACE in columns.label  # which may be any, or alora's own
-    return [name for name in texts if not {name, key_of(name)} & known and (column_role(name) or not of_labels)]
+    return [name for name in texts if column_role(name) or not of_labels]
 
 
 def note_unread(names: Collection[str], notes: Counter[str]) -> None:
@@ -149,9 +144,8 @@ def note_unread(names: Collection[str], notes: Counter[str]) -> None:
 def _chosen(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     """One of the two conversations of a row with ``chosen`` and ``rejected``, labelled so."""
     rest = {key: value for key, value in row.items() if key not in ("chosen", "rejected")}
-    if row.get("id") is not None:
-        rest["id"] = f"{row['id']}-{name}"
-    return {**rest, PAIR: row[name], "label": name}
+    named = {} if row.get("id") is None else {"id": f"{row['id']}-{name}"}
+    return rest | named | {PAIR: row[name], "label": name}
 
 
 def _has_named(row: Mapping[str, Any], columns: ColumnSettings) -> bool:
@@ -174,37 +168,32 @@ def written_by_alora(rows: Sequence[Mapping[str, Any]]) -> str | None:
 def read_conversation(
     source: str, settings: DataSettings | None = None, notes: Counter[str] | None = None
 ) -> Conversation:
-    """One conversation from a JSON file, or from standard input (``-``): an object with ``messages``, or their list.
-
-    ``settings.columns`` names what the object holds; one with ``messages`` needs no other name. ``notes`` counts the
-    values that were not read literally.
-    """
+    """One conversation from a JSON file, or from standard input (``-``): as :func:`parse_conversation`."""
     where = "standard input" if source == "-" else Path(source).name
     try:
         raw = read_stream(sys.stdin.buffer) if source == "-" else read_whole(Path(source))
         value = parse_json(raw.decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"{source}: {error.strerror or error}; give a JSON file with messages, or -") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
     except ValueError as error:
-        raise DataError(f'{where}: not JSON: {error}; give {{"messages": [...]}} or a list of messages') from error
+        remedy = 'give {"messages": [...]} or a list of messages, in UTF-8'
+        raise DataError(f"{where}: not JSON: {error}; {remedy}") from error
     return parse_conversation(value, where, settings, notes)
 
 
 def parse_conversation(
     value: Any, where: str, settings: DataSettings | None = None, notes: Counter[str] | None = None
 ) -> Conversation:
-    """One conversation from parsed JSON: an object with ``messages``, or their list; ``where`` names it in errors."""
+    """One conversation from parsed JSON: an object with ``messages``, or what ``settings.columns`` names, or a list of
+    messages. ``where`` names it in errors, and ``notes`` counts the values that were not read literally."""
     row = {ColumnSettings.messages: value} if isinstance(value, list) else value
     findings, settings = Findings(notes), replace(settings or DataSettings(), skip_empty=False)
     layout = OPENAI
     if isinstance(row, dict) and not (row.keys() == {"messages"} and isinstance(row["messages"], list)):
         names = settings.columns.messages.split(",")
         if not all(has(row, name) for name in names) and ColumnSettings.messages in row:  # whatever rows are called
-            settings = replace(
-                settings, columns=replace(settings.columns, messages=ColumnSettings.messages), format=None
-            )
+            columns = replace(settings.columns, messages=ColumnSettings.messages)
+            settings = replace(settings, columns=columns, format=None)
         layout = recognise([row], settings, where, alone=True)
         if not layout.named:
             note_unread(unread_columns(row, layout.columns), findings.notes)
@@ -223,8 +212,7 @@ def stream_conversations(
     reader = SourceReader(source, settings, notes)
     for row in reader:
         findings = Findings(notes)
-        conversation = reader.read(row, findings)
-        if conversation is not None:
+        if conversation := reader.read(row, findings):
             yield row.value, LabelledConversation(conversation, where=row.where)
         else:
             yield row.value, Rejected(row.where, tuple(findings.all()))

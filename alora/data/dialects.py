@@ -7,7 +7,6 @@ from typing import Any
 from alora.config.schema import ROLES, DataSettings
 from alora.data.files import kind, listed, shortened, unpacked
 from alora.data.findings import Findings
-from alora.data.keys import MEDIA, media_of, opened, unread
 from alora.data.messages import Message, ToolCall, canonical
 from alora.data.roles import role_note, role_of, usual_role
 from alora.text import lone_surrogate
@@ -20,8 +19,24 @@ _CALLING = ("function_call", "tool_call")  # who calls, in ShareGPT
 _REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details")
 _THOUGHT = ("thinking", "redacted_thinking", "reasoning")  # types of parts
 _THINK = re.compile(r"\s*<(think|thinking)>(.*?)</\1>\s*", re.DOTALL)
+_ARGUMENTS = ("arguments", "args", "input", "parameters")  # OpenAI's, LangChain's, Anthropic's and Llama's
+MEDIA = ("image", "audio", "video", "file", "document")
+# What SDKs and logs put next to a text, and no model reads.
+_KNOWN = frozenset(
+    (
+        *("annotations", "citations", "logprobs", "parsed", "parsed_arguments"),
+        *("id", "index", "model", "object", "phase", "status", "type", "uuid"),  # and every ..._id and ...Id
+        *("created", "created_at", "createdAt", "date", "datetime", "timestamp", "updated_at", "updatedAt"),
+        *("lang", "language", "locale", "metadata", "sender"),
+        *("async", "caller", "namespace", "toolset_name"),
+        *("cache_control", "prompt_cache_breakpoint", "response_metadata", "usage", "usage_metadata"),
+        *("finish_reason", "stop_reason", "stop_sequence"),
+        # Gemini's and Anthropic's opaque state, which a client sends back as it came.
+        *("container", "extra_content", "provider_specific_fields", "providerOptions"),
+        *("signature", "thought_signature"),
+    )
+)
 IN_TAGS, IN_FIELDS = "reasoning in <think> tags", "reasoning next to the text"
-_BLOCK_KEYS = ("type", "text", "refusal")
 
 
 class Items:
@@ -37,6 +52,7 @@ class Items:
         for number, item in enumerate(items, 1):
             self._part = f"{of} {number}" if of == "message" else of
             self._item(item)
+        self._part = ""
 
     def _item(self, item: Any) -> None:
         if not isinstance(item, dict):
@@ -62,18 +78,13 @@ class Items:
         said = next((key for key in _SAID if item.get(key) is not None), "content")
         calling = who == "from" and item[who] in _CALLING
         role = "assistant" if calling else self._role(item.get(who))
-        given = [
-            call
-            for key in ("tool_calls", "function_call")
-            if item.get(key)
-            for call in (item[key] if isinstance(item[key], list) else [item[key]])
-        ]
+        given = [call for key in ("tool_calls", "function_call") for call in _listed(item.get(key) or [])]
         if calling and isinstance(packed := unpacked(item.get(said)), dict | list):
-            given, item = packed if isinstance(packed, list) else [packed], {**item, said: None}
+            given, item = _listed(packed), {**item, said: None}
         thoughts = [key for key in _REASONING if role == "assistant" and item.get(key)]
         read = [who, said, "tool_calls", "function_call", "name", *thoughts, *media_of(item)]
-        refusal = item.get("refusal") if isinstance(item.get("refusal"), str) else None
-        self._lost([*media_of(item), *unread(item, *read, *(["refusal"] if refusal is not None else []))])
+        refusal = item.get("refusal")
+        self._lost([*media_of(item), *unread(item, *read, *["refusal"] * isinstance(refusal, str))])
         calls, content, thought = self._calls(given), item.get(said), "\n".join(_words(item[key]) for key in thoughts)
         name = item.get("name") or ""
         if not isinstance(name, str):
@@ -83,7 +94,7 @@ class Items:
         elif isinstance(content, list):
             self._blocks(role, content, name, calls, thought)
         elif isinstance(content, str):
-            more = f"\n{refusal}" if refusal and refusal != content else ""
+            more = f"\n{refusal}" if refusal and isinstance(refusal, str) and refusal != content else ""
             self._thought(role, f"{content}{more}".strip("\n") if more else content, thought, name, calls)
         elif content is None and (given or thought):
             self._thought(role, "", thought, name, calls)
@@ -179,14 +190,13 @@ class Items:
         named, carried = str(part.get("type") or ""), media_of(part)
         texts = [part[key] for key in ("text", "refusal") if key in part]
         media = any(word in named for word in MEDIA)
+        what = f"a part of type {shortened(named)}" if named else kind(part)
         if media or (carried and not self._settings.skip_media):
-            what = f"a part of type {shortened(named)}" if named else kind(part)
             self._media(what if media else f"{what} with {shortened(carried[0])}")
         elif texts and all(isinstance(text, str) for text in texts):
-            self._lost([*carried, *unread(part, *_BLOCK_KEYS, *carried)])
+            self._lost([*carried, *unread(part, "type", "text", "refusal", *carried)])
             return "\n".join(texts)
         else:
-            what = f"a part of type {shortened(named)}" if named else kind(part)
             self._add("CONTENT_PART", f"content holds {what}, and alora reads text; give it as a text")
         return ""
 
@@ -233,6 +243,10 @@ def _named(item: Mapping[Any, Any]) -> str | None:
     return next((key for key in _WHO if item.get(key) is not None), None)
 
 
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def _is_block(part: Any) -> bool:
     return isinstance(part, dict) and ("type" in part or part.keys() == {"text"})
 
@@ -245,3 +259,42 @@ def _words(value: Any, depth: int = 4) -> str:
         held = next((value[key] for key in ("thinking", "text", "summary", "content") if value.get(key)), "")
         return _words(held, depth - 1)
     return value if isinstance(value, str) else ""
+
+
+def media_of(value: Mapping[Any, Any]) -> list[str]:
+    """The keys that hold media: ``input_audio``, ``image_url``, ``images``."""
+    names = [str(key) for key in value if value[key]]
+    return [name for name in names if name.removeprefix("input_").removesuffix("s").removesuffix("_url") in MEDIA]
+
+
+def unread(value: Mapping[Any, Any], *read: str) -> list[str]:
+    """The keys that hold a text and are neither in ``read`` nor known to hold no words of the conversation."""
+    names = [key for key in value if key not in read and key not in _KNOWN and not str(key).endswith(("_id", "Id"))]
+    return [str(key) for key in names if _holds_text(value[key])]
+
+
+def opened(call: Any) -> tuple[Any, Any, list[str]]:
+    """A tool call's function, its arguments, and the keys whose text would be lost."""
+    function = call.get("function") or call.get("custom") or call if isinstance(call, dict) else call
+    if not isinstance(function, dict):
+        return function, None, []
+    key = next((name for name in _ARGUMENTS if function.get(name)), _ARGUMENTS[0])
+    wrapping = {name: value for name, value in call.items() if value is not function and function is not call}
+    return function, function.get(key), [*unread(function, "name", key), *unread(wrapping)]
+
+
+def _holds_text(value: Any) -> bool:
+    """Whether ``value`` is a text, or a list or an object of anything; a number alone is none, nor is a date."""
+    waiting = [value]  # nested as deep as may be
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Mapping):
+            waiting += item.values()
+        elif isinstance(item, list | tuple):
+            waiting += item
+        elif isinstance(item, str | bytes):
+            if item.strip():
+                return True
+        elif item is not None and item is not value:
+            return True
+    return False

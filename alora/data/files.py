@@ -14,10 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alora.data.tables import unwrapped
 from alora.errors import DataError
 
 SEPARATORS = (",", ";", "\t")  # of a table; its first line shows which
+TABLES = ("data", "rows", "examples", "items", "records", "instances", "dataset")
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev", "eval"), "validation"),
+    "test": "test",
+}
 CHUNK = 2**20
 SHOWN = 8  # names in a message
 _GZIP, UTF8_BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
@@ -75,8 +80,7 @@ def parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        cut = ", the text ends too early" if error.pos >= len(text.rstrip()) else ""
-        raise ValueError(f"{error.msg} at column {error.colno}{cut}") from None
+        raise ValueError(f"{error.msg} at column {error.colno}") from None
 
 
 def unpacked(value: Any) -> Any:
@@ -172,22 +176,17 @@ def _read_whole(stream: Stream, name: str, start: bytes, notes: Counter[str]) ->
 
 def _read_lines(stream: Stream, name: str) -> Iterator[Row]:
     for number, line in enumerate(stream, 1):
-        where = f"{name}:{number}"
-        line = line.removeprefix(UTF8_BOM) if number == 1 else line
-        if b"\x00" in line:
-            yield Row(where, None, ("NUL_BYTES", "holds NUL bytes, so it is not text; give JSONL in UTF-8"))
-        elif line.strip():
-            yield _parse_line(where, line)
-
-
-def _parse_line(where: str, line: bytes) -> Row:
-    try:
-        return Row(where, parse_json(line.decode("utf-8")))
-    except UnicodeDecodeError as error:
-        text = f"not UTF-8: {error.reason} at byte {error.start} of the line; save the file as UTF-8"
-        return Row(where, None, ("NOT_UTF8", text))
-    except ValueError as error:
-        return Row(where, None, ("NOT_JSON", f"not JSON: {error}; each line is one object"))
+        where, value, problem = f"{name}:{number}", None, None
+        if not (line := line.removeprefix(UTF8_BOM)).strip():
+            continue
+        try:
+            value = parse_json(line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            text = f"not UTF-8: {error.reason} at byte {error.start} of the line; save the file as UTF-8"
+            problem = "NOT_UTF8", text
+        except ValueError as error:
+            problem = "NOT_JSON", f"not JSON: {error}; each line is one object"
+        yield Row(where, value, problem)
 
 
 def _read_table(stream: Stream, name: str, start: bytes, notes: Counter[str]) -> Iterator[Row]:
@@ -216,8 +215,6 @@ def _read_table(stream: Stream, name: str, start: bytes, notes: Counter[str]) ->
         if any(cells[len(header) :]) or 0 < len(cells) < len(header):
             text = f"{len(cells)} cells and {len(header)} columns; put texts with {separator!r} or quotes in quotes"
             yield Row(where, None, ("CELLS", text))
-        elif "\0" in "".join(cells):
-            yield Row(where, None, ("NUL_BYTES", "holds NUL bytes, so it is not text; give CSV in UTF-8"))
         elif any(cells):
             if separator == "\t" and any("\t" in cell and "\n" in cell for cell in cells):
                 notes["a cell in quotes has tabs and line ends: it may be several rows, with quotes in them"] += 1
@@ -227,3 +224,40 @@ def _read_table(stream: Stream, name: str, start: bytes, notes: Counter[str]) ->
 def _table_lines(stream: Stream) -> Iterator[str]:
     with io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:  # type: ignore[arg-type]
         yield from text
+
+
+def unwrapped(content: Any) -> list[tuple[str, list[Any]]]:
+    """The rows below ``data`` or the names of splits, or of a table by columns; nothing for a row."""
+    if not isinstance(content, dict):
+        return []
+    lists = {key: value for key, value in content.items() if isinstance(value, list) and value}
+    below = {key: value for key, value in lists.items() if key in (*TABLES, *SPLITS) and not is_turns(value)}
+    if below:
+        return [
+            (f"the rows are read from {key!r} of the file",
+             [_of_list(row) | ({"split": key} if key in SPLITS and len(below) > 1 else {}) for row in rows])
+            for key, rows in below.items()
+        ]  # fmt: skip
+    columns = lists or {
+        key: [*value.values()]
+        for key, value in content.items()
+        if isinstance(value, dict) and value and all(name.isdigit() for name in value)
+    }
+    if len(columns) < 2 or len(columns) < len(content) or len({*map(len, columns.values())}) > 1:
+        return []
+    if any(is_turns(value) for value in columns.values()):
+        return []
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    return [("the file is a table by columns", rows)]
+
+
+def is_turns(items: list[Any]) -> bool:
+    """Whether a list is of messages, and not of rows."""
+    return any(isinstance(item, dict) and {"role", "from", "type"} & item.keys() for item in items[:1])
+
+
+def _of_list(row: Any) -> dict[str, Any]:
+    """A row as an object: a list of two is a text and its label."""
+    if isinstance(row, list) and len(row) == 2:
+        return {"text": row[0], "label": row[1]}
+    return row if isinstance(row, dict) else {"row": row}

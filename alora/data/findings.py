@@ -26,16 +26,11 @@ class Finding:
     count: int = 1
 
     def __str__(self) -> str:
-        if not self.where:  # what stands for the findings that are not shown
-            return self.problem
-        if self.count > 1:
+        if self.count > 1 and self.where:
             return f"{self.count} rows: {self.problem} (first: {self.where}) [{self.code}]"
-        return f"{self.where}: {self.problem} [{self.code}]"
-
-
-def located(where: str, part: str) -> str:
-    """``where`` of a row, or of a ``part`` of it."""
-    return f"{where}: {part}" if part else where
+        return (
+            f"{self.where}: {self.problem} [{self.code}]" if self.where else self.problem
+        )  # of those that are not shown
 
 
 def as_lines(notes: Mapping[str, int]) -> list[str]:
@@ -68,10 +63,9 @@ class Findings:
         self.count += 1
         if known is None and len(self._groups) == SHOWN:
             return
-        self._groups[key] = (
-            replace(known, count=known.count + 1) if known else Finding(ERROR, code, located(where, part), problem)
-        )
-        self._last[key] = where
+        if known is None:
+            known = Finding(ERROR, code, f"{where}: {part}" if part else where, problem, 0)
+        self._groups[key], self._last[key] = replace(known, count=known.count + 1), where
 
     def all(self) -> list[Finding]:
         """The problems, and how many more rows have others."""

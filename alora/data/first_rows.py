@@ -1,6 +1,6 @@
 """The first rows of a source: which columns they have, and what stands in them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -31,16 +31,11 @@ class First:
 
     def cells(self, name: str) -> list[Any]:
         """What stands in a column, and is not nothing."""
-        cells = (cell_of(row, name) for row in self.rows)
-        return [
-            cell for cell in cells if cell not in (None, [], {}) and not (isinstance(cell, str) and not cell.strip())
-        ]
+        return [cell for row in self.rows if not empty(cell := cell_of(row, name))]
 
     def kind(self, name: str) -> str:
         """Whether most cells of a column are lists of messages, transcripts, or plain texts."""
-        if name not in self._kinds:
-            self._kinds[name] = self._kind(name)
-        return self._kinds[name]
+        return self._kinds.get(name) or self._kinds.setdefault(name, self._kind(name))
 
     def _kind(self, name: str) -> str:
         cells, wanted = self.cells(name), self.settings.format
@@ -63,11 +58,13 @@ class First:
     @cached_property
     def list_column(self) -> str | None:
         """The one column of lists of messages, if there is one."""
+        return next((name for name in self.single((*LISTS, *TEXTS)) if self.kind(name) == ITEMS), None)
+
+    def single(self, usual: Iterable[str]) -> list[str]:
+        """The columns that may hold whole conversations: the only one that is named, or those with ``usual`` names."""
         if self.named:
-            names = self.named if len(self.named) == 1 else []
-        else:
-            names = [self.columns[name] for name in (*LISTS, *TEXTS) if name in self.columns]
-        return next((name for name in names if self.kind(name) == ITEMS), None)
+            return self.named if len(self.named) == 1 else []
+        return [self.columns[name] for name in usual if name in self.columns]
 
     def dialect(self, name: str) -> str:
         """Whose form the messages of a column have."""
@@ -97,6 +94,11 @@ def cell_of(row: Mapping[str, Any], name: str) -> Any:
     return value
 
 
+def empty(cell: Any) -> bool:
+    """Whether nothing stands in a cell."""
+    return cell in (None, [], {}) or (isinstance(cell, str) and not cell.strip())
+
+
 def has(row: Mapping[str, Any], name: str) -> bool:
     """Whether a row has a column."""
     return name in row or ("." in name and cell_of(row, name) is not None)
@@ -105,23 +107,20 @@ def has(row: Mapping[str, Any], name: str) -> bool:
 def items_of(cell: Any) -> list[Any] | None:
     """The messages that a cell holds: a list of them, one alone, or a request or answer of a chat; None for others."""
     value = unpacked(cell)
-    if isinstance(value, dict) and isinstance(value.get("messages"), list):
+    if not isinstance(value, dict):
+        return value if isinstance(value, list) else None
+    if isinstance(value.get("messages"), list):
         return value["messages"]
-    if isinstance(value, dict) and isinstance(value.get("choices"), list):
+    if isinstance(value.get("choices"), list):
         return [choice.get("message") for choice in value["choices"][:1] if isinstance(choice, dict)]
-    if isinstance(value, dict) and {"content", "value", "tool_calls", "type"} & value.keys():
-        return [value]
-    return value if isinstance(value, list) else None
+    return [value] if {"content", "value", "tool_calls", "type"} & value.keys() else None
 
 
 def _holds_items(cell: Any, of_lists: bool) -> bool:
     items = items_of(cell)
-    if items is None or (isinstance(cell, str) and not items):
-        return False
-    turns = (
-        isinstance(items[0], dict) and bool({"role", "from", "type", "speaker"} & items[0].keys()) if items else True
-    )
-    return turns or of_lists or not isinstance(cell, str)
+    if not isinstance(cell, str) or not items:
+        return items is not None and not isinstance(cell, str)
+    return of_lists or (isinstance(items[0], dict) and bool({"role", "from", "type", "speaker"} & items[0].keys()))
 
 
 def named_columns(columns: ColumnSettings) -> set[str]:

@@ -112,14 +112,11 @@ def _pair(names: Collection[str]) -> list[str]:
 
 def _one_text(kind: str) -> Callable[[First], list[str] | None]:
     def find(first: First) -> list[str] | None:
-        if first.named:
-            names = first.named if len(first.named) == 1 else []
-        else:
-            turns = {*ASKED, *REPLIES, "assistant"} & first.columns.keys()
-            texts = () if turns else TEXTS
-            if turns == {"prompt"} and "text" not in first.columns:
-                texts = (*TEXTS, "prompt")
-            names = [first.columns[name] for name in ("messages", *texts) if name in first.columns]
+        turns = {*ASKED, *REPLIES, "assistant"} & first.columns.keys()
+        texts = () if turns else TEXTS
+        if turns == {"prompt"} and "text" not in first.columns:
+            texts = (*TEXTS, "prompt")
+        names = first.single(("messages", *texts))
         right = [name for name in names if first.kind(name) == kind and not (kind == TEXT and name == "messages")]
         return right[:1] or None
 
@@ -158,10 +155,8 @@ def recognise(rows: Sequence[Mapping[str, Any]], settings: DataSettings, source:
                 _require_read(first, kinds, source)
             return Layout(item, replace(columns, messages=",".join(names)), kinds, bool(first.named))
     if settings.format is not None and rows:
-        text = (
-            f"data.format={settings.format} is {_BY_NAME[settings.format].looks}, and the rows have {listed(rows[0])}"
-        )
-        raise _error("FORMAT", source, f"{text}; name another, or set data.columns.messages")
+        text = f"data.format={settings.format} is {_BY_NAME[settings.format].looks}, and the rows have"
+        raise _error("FORMAT", source, f"{text} {listed(rows[0])}; name another, or set data.columns.messages")
     return Layout(_BY_NAME["openai"], columns, dict.fromkeys(columns.messages.split(","), ITEMS), bool(first.named))
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from alora.data.conversation import LabelledConversation
-from alora.data.digests import digest, text_digest
-from alora.errors import ConfigError, DataError
+from alora.data.messages import digest, text_digest
+from alora.errors import DataError
 from alora.policy import Policy
 
 FEW_ROWS, USUAL_FOLDS = 600, 3  # below so many labelled rows of a policy, one split is too few to calibrate by
@@ -27,13 +27,11 @@ def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], li
 
 
 def fold_rows(rows: Sequence[LabelledConversation], folds: int | None) -> list[LabelledConversation]:
-    """``rows``, each with the fold that holds it out, for every policy that it is labelled for.
+    """``rows``, each with the fold that holds it out, for every policy that it is labelled for; 1 fold: none, None:
+    :data:`USUAL_FOLDS` for a policy of fewer than :data:`FEW_ROWS` rows.
 
     Every label's rows are dealt out to the folds as evenly as groups allow. A label that lies in one fold alone would
     be unknown to the adapter that is asked about it, so the policy is then left without folds.
-
-    Args:
-        folds: how many; 1: none. None: :data:`USUAL_FOLDS` for a policy of fewer than :data:`FEW_ROWS` rows.
     """
     keys, _ = _all_keys(rows)
     dealt = {}
@@ -78,19 +76,12 @@ def _all_keys(rows: Sequence[LabelledConversation]) -> tuple[dict[str, Sequence[
 def hold_out(
     rows: Sequence[LabelledConversation], share: float
 ) -> tuple[list[LabelledConversation], list[LabelledConversation]]:
-    """Split each policy's rows, ``share`` of every label, by a hash of the text.
+    """Split each policy's rows, ``share`` of every label, by a hash of the text; DataError where all are of one group,
+    or of groups that share texts.
 
-    Rows of one group, and duplicates, stay on one side, and so do groups that share a text. A policy's split depends on
-    its own rows alone, so it is the same whichever policies are read with it. A row on different sides for two policies
-    is on both, each with its label.
-
-    The rows of a policy in folds all stay on the first side.
-
-    Raises:
-        DataError: all rows are of one group, or of groups that share texts.
+    Rows of one group, and duplicates, stay on one side, and so do groups that share a text. A row on different sides
+    for two policies is on both, each with its label. The rows of a policy in folds all stay on the first side.
     """
-    if not 0 < share < 1:
-        raise ConfigError(f"data.validation_share={share} must lie between 0 and 1")
     keys, groups = _all_keys(rows)
     keys = {name: own for name, own in keys.items() if not any(name in row.folds for row in rows)}
     if len(rows) > 1 and all(groups) and keys and all(len(set(own)) == 1 for own in keys.values()):

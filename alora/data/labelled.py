@@ -1,43 +1,30 @@
 """Rows with the labels of policies, from one source or several."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from alora.config.schema import DataSettings
 from alora.data.conversation import LabelledConversation, SourceReader
-from alora.data.digests import text_digest
-from alora.data.files import shortened
+from alora.data.files import SPLITS, shortened
 from alora.data.findings import Findings
 from alora.data.formats import SHARE
-from alora.data.labels import Labels, as_text, plain
-from alora.data.messages import Conversation, Message, ToolCall
+from alora.data.labels import Labels, as_text, blank, plain
+from alora.data.messages import Conversation, text_digest
 from alora.data.sources import Source, each, named
 from alora.data.spool import Spool
-from alora.data.tables import SPLITS
 from alora.errors import DataError
 from alora.policy import Policy
 
 
 def read_labelled(
-    source: Source,
-    settings: DataSettings,
-    policy: Policy,
-    findings: Findings | None = None,
-    use: str | None = None,
+    source: Source, settings: DataSettings, policy: Policy, findings: Findings | None = None, use: str | None = None
 ) -> list[LabelledConversation]:
-    """The rows of ``source`` that are labelled for ``policy``, in their order.
-
-    Args:
-        source: a file, ``hub:NAME[:[CONFIG:]SPLIT]``, or several of them.
-        findings: keeps the notes on how the rows were read.
-        use: train, validation or test, where ``data.columns.split`` says which rows are for it; None: all.
-    """
+    """The rows of ``source`` that are labelled for ``policy``, in their order; as :func:`read_multilabelled`."""
     rows = read_multilabelled(source, settings, [policy], findings=findings, use=use)
-    labelled = [row for row in rows if policy.id in row.labels]
-    if not labelled:
-        raise none_labelled(source, len(rows), policy.id)
-    return labelled
+    if labelled := [row for row in rows if policy.id in row.labels]:
+        return labelled
+    raise none_labelled(source, len(rows), policy.id)
 
 
 def read_multilabelled(
@@ -48,24 +35,21 @@ def read_multilabelled(
     findings: Findings | None = None,
     use: str | None = None,
 ) -> list[LabelledConversation]:
-    """Every row of ``source`` with its labels for ``policies``; a row's ``labels`` lack the policies that it has no
-    label for.
-
-    The ``label`` of a row is of the policy that its ``policy`` names; where it names none, and no row of its file
-    another, of the only policy.
+    """Every row of ``source`` with the labels that it has for ``policies``. A row's ``label`` is of the policy that its
+    ``policy`` names; where it names none, and no row of its file another, of the only policy.
 
     Args:
         own: per policy id, where to gather problems of its labels alone; without it they count against the source.
         findings: keeps the notes on how the rows were read.
-        use: as in :func:`read_labelled`.
+        use: train, validation or test, where ``data.columns.split`` says which rows are for it; None: all.
     """
     findings = Findings() if findings is None else findings
     ids_seen: dict[str, str] = {}
     spool, rows = Spool(), []
     for number, file in enumerate(each(source)):
-        reader = _File(file, settings, policies, own or {}, findings, use)
-        for row in reader.rows(ids_seen):
-            conversation = replace(_spooled(row.conversation, spool), digest=text_digest(row.conversation))
+        for row in _Reader(file, settings, policies, own or {}, findings, use).rows(ids_seen):
+            messages, digest = spool.keep(row.conversation.messages), text_digest(row.conversation)
+            conversation = replace(row.conversation, messages=messages, digest=digest)
             rows.append(replace(row, conversation=conversation, source=number))
     findings.raise_if_any(named(source))
     if not rows and (use is None or settings.columns.split is None):
@@ -82,7 +66,7 @@ def none_labelled(source: Source, rows: int, policy: str) -> DataError:
     )
 
 
-class _File:
+class _Reader(SourceReader):
     """The labelled rows of one source, valid while ``findings`` is empty."""
 
     def __init__(
@@ -94,41 +78,41 @@ class _File:
         findings: Findings,
         use: str | None,
     ) -> None:
-        self._source, self._settings, self._findings, self._use = source, settings, findings, use
-        self._reader = SourceReader(source, settings, findings.notes)
+        super().__init__(source, settings, findings.notes)
+        self._given, self._policies, self._findings, self._use = settings, policies, findings, use
         self._labels = Labels(settings, policies, findings, own)
-        self._policies, self._count, self._answers = policies, 0, dict[str, None]()
+        self._replies, self._answers = 0, dict[str, None]()  # last turns of the assistant; where one is an answer word
 
     def rows(self, ids_seen: dict[str, str]) -> Iterator[LabelledConversation]:
         """Each row; ``ids_seen`` has the ids of all sources."""
-        for row in self._reader:
-            if not self._of_use(row.value, row.where):
+        for row in self:
+            value, where = row.value if isinstance(row.value, dict) else {}, row.where
+            if value and not self._of_use(value, where):
                 continue
-            conversation = self._reader.read(row, self._findings)
-            if conversation is None and self._settings.skip_empty:
+            conversation, labels = self.read(row, self._findings), dict[str, str]()
+            if conversation is None and self._given.skip_empty:
                 continue  # left out: what else is wrong with it does not matter
-            labels: dict[str, str] = {}
-            if isinstance(row.value, dict):
-                conversation, labels = self._labelled(row.value, row.where, conversation)
-            if conversation is not None and conversation.id != row.where:
+            if value:
+                conversation, labels = self._labelled(value, where, conversation)
+            if conversation is not None and conversation.id != where:
                 if conversation.id in ids_seen:
                     twice = f"id {shortened(conversation.id)} is also at {ids_seen[conversation.id]}"
                     text = "make ids unique, or name another column: data.columns.id=NAME"
-                    self._findings.add("ID_TWICE", row.where, text, twice)
-                ids_seen.setdefault(conversation.id, row.where)
-            group = _group(row.value, row.where, self._reader.columns.group, self._findings)
+                    self._findings.add("ID_TWICE", where, text, twice)
+                ids_seen.setdefault(conversation.id, where)
+            group = self._group(value, where)
             if conversation is not None:
-                yield LabelledConversation(conversation, labels, row.where, group)
+                yield LabelledConversation(conversation, labels, where, group)
         self._labels.close()
-        self._reader.close(self._findings)
-        if SHARE * len(self._answers) > self._count:
+        self.close(self._findings)
+        if SHARE * len(self._answers) > self._replies:
             for where in self._answers:
                 self._leak(where)
 
-    def _of_use(self, row: Any, where: str) -> bool:
+    def _of_use(self, row: dict[str, Any], where: str) -> bool:
         """Whether a row is of this use, by ``data.columns.split``."""
-        column = self._settings.columns.split
-        if column is None or self._use is None or not isinstance(row, dict):
+        column = self._given.columns.split
+        if column is None or self._use is None:
             return True
         value = str(row.get(column) or "").strip().lower()
         if value not in SPLITS:
@@ -140,11 +124,10 @@ class _File:
         self, row: dict[str, Any], where: str, conversation: Conversation | None
     ) -> tuple[Conversation | None, dict[str, str]]:
         """The conversation, without the turn that is its label, and its labels."""
-        columns, by_alora = self._reader.columns, self._reader.by_alora
-        if self._settings.label_turn != "last" or by_alora:
-            labels = self._labels.of(row, where, columns, by_alora)
+        if self._given.label_turn != "last" or self.by_alora:
+            labels = self._labels.of(row, where, self.columns, self.by_alora)
             if conversation is not None and conversation.messages[-1].role == "assistant":
-                self._refuse_leak(conversation.messages[-1], labels, where)
+                self._refuse_leak(conversation.messages[-1].text, labels, where)
             return conversation, labels
         if conversation is None:
             return None, {}
@@ -153,16 +136,16 @@ class _File:
             self._findings.add("EMPTY", where, "data.label_turn=last leaves no turn; the label stands behind others")
             return None, {}
         said = next((label for policy in self._policies if (label := self._labels.says(last.text, policy)[0])), None)
-        one = replace(columns, label="label", labels="labels")
         given = {name: value for name, value in row.items() if name not in ("label", "labels")}
-        labels = self._labels.of({**given, "label": said or last.text.strip()}, where, one)
+        columns = replace(self.columns, label="label", labels="labels")
+        labels = self._labels.of({**given, "label": said or last.text.strip()}, where, columns)
         return replace(conversation, messages=tuple(rest)), labels
 
-    def _refuse_leak(self, last: Message, labels: Mapping[str, str], where: str) -> None:
+    def _refuse_leak(self, last: str, labels: Mapping[str, str], where: str) -> None:
         """A finding where the last turn is the row's label, which the adapter would learn to read off."""
-        self._count += 1
+        self._replies += 1
         for policy in self._policies:
-            said, answer = self._labels.says(last.text, policy)
+            said, answer = self._labels.says(last, policy)
             if said is None or said != labels.get(policy.id):
                 continue
             if not answer:
@@ -175,22 +158,11 @@ class _File:
         mend = "data.label_turn=last takes it out of the conversation, or remove it"
         self._findings.add("LABEL_LEAK", where, f"{text}; {mend}")
 
-
-def _spooled(conversation: Conversation, spool: Spool) -> Conversation:
-    plain = [(m.role, m.content, m.name, tuple((c.name, c.arguments) for c in m.calls)) for m in conversation.messages]
-    return replace(conversation, messages=spool.keep(plain, _message))
-
-
-def _message(plain: tuple[str, str, str, Iterable[tuple[str, str]]]) -> Message:
-    *texts, calls = plain
-    return Message(*texts, calls=tuple(ToolCall(*call) for call in calls))
-
-
-def _group(row: Any, where: str, column: str | None, findings: Findings) -> str:
-    if column is None or not isinstance(row, dict):
-        return ""
-    if column not in row:
-        findings.add("COLUMN_MISSING", where, f"no column {column!r}, which data.columns.group names")
-    group = as_text(row.get(column))
-    missing = group is None or group != group  # NaN
-    return "" if missing else plain(str(group).strip())
+    def _group(self, row: dict[str, Any], where: str) -> str:
+        column = self.columns.group
+        if column is None or not row:
+            return ""
+        if column not in row:
+            self._findings.add("COLUMN_MISSING", where, f"no column {column!r}, which data.columns.group names")
+        group = as_text(row.get(column))
+        return "" if blank(group) else plain(str(group).strip())

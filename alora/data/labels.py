@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -48,62 +48,48 @@ class Labels:
     def _pairs(self, row: dict[str, Any], where: str, columns: ColumnSettings) -> list[tuple[Policy, Any]]:
         """The policies that a row has a label of, each with what is written there."""
         if POLICY_PLACE in columns.label:
-            return self._by_column(row, where, columns.label)
-        alone = named_alone(columns)
+            named = [(policy, columns.label.replace(POLICY_PLACE, policy.id)) for policy in self.policies]
+            for policy, column in named:
+                if column not in row:
+                    text = f"no column {column!r}, which data.columns.label names; the row has {listed(row)}"
+                    self.own.get(policy.id, self.findings).add("COLUMN_MISSING", where, text)
+            return self._given((policy, row.get(column)) for policy, column in named)
+        # One column is named, so ``labels`` that happen to be there are none to take in its place.
+        alone = columns.label != ColumnSettings.label and columns.labels == ColumnSettings.labels
         many = None if alone else unpacked(row.get(columns.labels))
-        if many is not None and not isinstance(many, dict):
+        if isinstance(many, dict):  # null and absent mean "not annotated"
+            return self._given((policy, many.get(policy.id)) for policy in self.policies)
+        if many is not None:
             text = f"{columns.labels!r} is {kind(many)}; map each policy to its label or null"
             self.findings.add("LABELS_KIND", where, text)
-        elif many is not None:  # null and absent mean "not annotated"
-            return [
-                (policy, many[policy.id]) for policy in self.policies if not self.nothing(many.get(policy.id), policy)
-            ]
         elif columns.label not in row and (alone or columns.labels not in row):
-            self._no_column(row, where, columns)
+            either = "" if alone else f" or {columns.labels!r}"
+            each = f", or to {POLICY_PLACE} where each policy has a column of its name" * (len(self.policies) > 1)
+            mend = f"set data.columns.label=NAME{each}, or data.label_turn=last where the last turn is the label"
+            text = f"no column {columns.label!r}{either}; the row has {listed(row)}; {mend}"
+            self._unlabelled(self.findings, "COLUMN_MISSING", where, text)
         elif policy := self._policy(row, where, columns):
-            value = row.get(columns.label)
-            if not self.nothing(value, policy):
-                return [(policy, value)]
-            self._unlabelled(where, policy)
+            if pairs := self._given([(policy, row.get(columns.label))]):
+                return pairs
+            text = f"label of {policy.id!r} is missing: null, blank, or N/A, nan, None; label the row"
+            text += ", or leave such rows out: data.unlabelled=leave_out"
+            self._unlabelled(self.own.get(policy.id, self.findings), "LABEL_MISSING", where, text)
         return []
 
-    def _no_column(self, row: dict[str, Any], where: str, columns: ColumnSettings) -> None:
+    def _unlabelled(self, findings: Findings, code: str, where: str, text: str) -> None:
         if self.settings.unlabelled == "leave_out":
             self.findings.notes[LEFT_OUT] += 1
-            return
-        either = "" if named_alone(columns) else f" or {columns.labels!r}"
-        text = f"no column {columns.label!r}{either}; the row has {listed(row)}"
-        each = f", or to {POLICY_PLACE} where each policy has a column of its name" if len(self.policies) > 1 else ""
-        mend = f"set data.columns.label=NAME{each}, or data.label_turn=last where the last turn is the label"
-        self.findings.add("COLUMN_MISSING", where, f"{text}; {mend}")
+        else:
+            findings.add(code, where, text)
 
-    def _unlabelled(self, where: str, policy: Policy) -> None:
-        if self.settings.unlabelled == "leave_out":
-            self.findings.notes[LEFT_OUT] += 1
-            return
-        text = f"label of {policy.id!r} is missing: null, blank, or N/A, nan, None; label the row"
-        mend = "or leave such rows out: data.unlabelled=leave_out"
-        self.own.get(policy.id, self.findings).add("LABEL_MISSING", where, f"{text}, {mend}")
+    def _given(self, cells: Iterable[tuple[Policy, Any]]) -> list[tuple[Policy, Any]]:
+        """The cells that say a label: one of the policy's or of ``data.label_map`` may be a word for nothing."""
 
-    def nothing(self, value: Any, policy: Policy) -> bool:
-        """Whether a cell says that there is no label, and is none of the policy's nor of ``data.label_map``."""
-        value = as_text(value)
-        if value is None or value != value:  # NaN
-            return True
-        known = isinstance(value, str) and key_of(value) in _NO_LABEL
-        return known and _meant(value, policy, self.settings.label_map) not in policy.labels
+        def nothing(value: Any, policy: Policy) -> bool:
+            known = isinstance(value, str) and key_of(value) in _NO_LABEL
+            return blank(value) or (known and _meant(value, policy, self.settings.label_map) not in policy.labels)
 
-    def _by_column(self, row: dict[str, Any], where: str, named: str) -> list[tuple[Policy, Any]]:
-        """A row's label for each policy, from the policy's own column; an empty cell means "not annotated"."""
-        pairs = []
-        for policy in self.policies:
-            column = named.replace(POLICY_PLACE, policy.id)
-            if column not in row:
-                text = f"no column {column!r}, which data.columns.label names; the row has {listed(row)}"
-                self.own.get(policy.id, self.findings).add("COLUMN_MISSING", where, text)
-            elif not self.nothing(row[column], policy):
-                pairs.append((policy, row[column]))
-        return pairs
+        return [(policy, value) for policy, cell in cells if not nothing(value := as_text(cell), policy)]
 
     def _policy(self, row: dict[str, Any], where: str, columns: ColumnSettings) -> Policy | None:
         """The policy of the row's one label: the one that the row names, or the only policy where it names none."""
@@ -124,7 +110,7 @@ class Labels:
         return None
 
     def _label(self, value: Any, where: str, policy: Policy, by_alora: bool) -> str | None:
-        value, findings = as_text(value), self.own.get(policy.id, self.findings)
+        findings = self.own.get(policy.id, self.findings)
         if not isinstance(value, str):
             text = f"label of {policy.id!r} is {kind(value)}; it must be one of {', '.join(policy.labels)}"
             findings.add("LABEL_UNKNOWN", where, text)
@@ -160,24 +146,18 @@ class Labels:
         for label in dict.fromkeys(label for label, _ in self.rest):
             taken = [(value, times) for (meant, value), times in self.rest.most_common() if meant == label]
             counts = ", ".join(f"{shortened(value)} ({times})" for value, times in taken)
-            text = f"'*' of data.label_map reads as {label}: {counts}"
-            self.findings.notes[text] += 1
-        nobodys, named = self.whose.get("", ()), sorted(self.whose.keys() - {""})
-        if len(self.policies) > 1 or not nobodys or not named:
+            self.findings.notes[f"'*' of data.label_map reads as {label}: {counts}"] += 1
+        nobodys = self.whose.pop("", ())
+        if len(self.policies) > 1 or not nobodys or not self.whose:
             return
-        if named == [self.policies[0].id]:
+        if [*self.whose] == [self.policies[0].id]:
             text = f"a row that names no policy is read as one of {self.policies[0].id}, which others name"
             self.findings.notes[text] += len(nobodys)
             return
-        text = f"the row names no policy, and others of the file do ({listed(named)})"
+        text = f"the row names no policy, and others of the file do ({listed(sorted(self.whose))})"
         for where in nobodys:
             mend = "fill in 'policy', or rename that column if it is something else"
             self.findings.add("POLICY_UNKNOWN", where, f"{text}; {mend}")
-
-
-def named_alone(columns: ColumnSettings) -> bool:
-    """Whether one label column is named, and so ``labels`` that happen to be there are none to take in its place."""
-    return columns.label != ColumnSettings.label and columns.labels == ColumnSettings.labels
 
 
 def _named_policy(row: dict[str, Any], columns: ColumnSettings) -> Any:
@@ -186,8 +166,7 @@ def _named_policy(row: dict[str, Any], columns: ColumnSettings) -> Any:
     known = named_columns(columns)
     names = [name for name in row if isinstance(name, str) and key_of(name) == "policy" and name not in known]
     value = as_text(row["policy" if "policy" in names else names[0]]) if names else None
-    nothing = value != value or (isinstance(value, str) and not value.strip())  # NaN
-    return None if nothing else value
+    return None if blank(value) or (isinstance(value, str) and not value.strip()) else value
 
 
 def _meant(value: str, policy: Policy, label_map: Mapping[str, str]) -> str:
@@ -208,6 +187,11 @@ def _folded(label: str) -> str:
 def plain(text: str) -> str:
     """A whole number without the fraction that a table with gaps gives it; any other text as it is."""
     return _WHOLE.sub(r"\1", text)
+
+
+def blank(value: Any) -> bool:
+    """Whether a cell is empty: null or NaN."""
+    return value is None or value != value
 
 
 def as_text(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The canonical conversation: what every format of data and every request becomes, and what is rendered."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class Message:
 @dataclass(frozen=True)
 class Conversation:
     """Messages in order. ``id`` is the row's own, or where it stands (``train.jsonl:17``); ``digest`` is that of its
-    words (:func:`alora.data.digests.text_digest`) where they were read once, and "" elsewhere."""
+    words (:func:`text_digest`) where they were read once, and "" elsewhere."""
 
     id: str
     messages: Sequence[Message]
@@ -50,6 +51,18 @@ class Conversation:
         """The transcript, or a third from its beginning and the rest from its end, which decides most verdicts."""
         text, first = self.transcript, length // 3
         return text if len(text) <= length else f"{text[:first]} [...] {text[first - length :]}"
+
+
+def text_digest(conversation: Conversation) -> str:
+    """Digest of a conversation's roles and words, blind to case and white space: equal for texts that read the same."""
+    if conversation.digest:
+        return conversation.digest
+    return digest("\n".join(f"{m.role}:{' '.join(m.text.casefold().split())}" for m in conversation.messages))
+
+
+def digest(text: str) -> str:
+    """SHA-256 of any text, lone surrogates included."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def canonical(value: Any) -> str:

@@ -56,16 +56,12 @@ def speaker_role(name: str, role_map: Mapping[str, str]) -> str | None:
 
 def column_role(name: str) -> str | None:
     """The role of a column of texts by its name, or by its words (``bot_response``), where they say one."""
-    for words in ({key_of(name)}, words_of(name) - {"text"}):
+    parts = re.findall(r"[^\W\d_]+", _CAMEL.sub("_", name).lower())  # of botResponse, too
+    for words in ({key_of(name)}, {*parts} - {"text"}):
         roles = {_COLUMNS.get(word) or _SPEAKERS.get(word) or usual_role(word) for word in words} - {None}
         if len(roles) == 1:
             return roles.pop()
     return None
-
-
-def words_of(name: str) -> frozenset[str]:
-    """The words of a column's name (``bot_response``, ``botResponse``)."""
-    return frozenset(re.findall(r"[^\W\d_]+", _CAMEL.sub("_", name).lower()))
 
 
 def role_note(name: Any, role: str) -> str:

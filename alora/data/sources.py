@@ -1,16 +1,18 @@
 """Where rows come from: text files, Parquet files, the hub. Each row is plain data, with where it stands."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from alora.data.files import SEPARATORS, Row, class_names, read_text, shortened, with_class_names
+from alora.data.files import SEPARATORS, Row, class_names, read_text, shortened, with_class_names, without_nulls
 from alora.errors import DataError, MissingDependency, one_line
 
 HUB = "hub:"
@@ -51,14 +53,31 @@ def read_rows(source: str, notes: Counter[str]) -> Iterator[Row]:
 def _read_file(path: Path, name: str, classes: Mapping[str, Sequence[str]], notes: Counter[str]) -> Iterator[Row]:
     suffix = Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
     if path.suffix.lower() in PARQUET_SUFFIXES:
-        from alora.data.parquet import read_parquet  # pyarrow, which clients of a server go without
-
-        return read_parquet(path, name, classes)
+        return _read_parquet(path, name, classes)
     if suffix in (*JSON_SUFFIXES, *TABLE_SUFFIXES):
         rows = read_text(path, name, suffix in TABLE_SUFFIXES, notes)
         return (with_class_names(row, classes) for row in rows)
     known = ", ".join((*JSON_SUFFIXES, *TABLE_SUFFIXES, PARQUET_SUFFIXES[0]))
     raise DataError(f"{path}: the ending {suffix!r} is not known; give {known} (text also with .gz) or hub:NAME")
+
+
+def _read_parquet(path: Path, name: str, classes: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    import pyarrow.parquet  # clients of a server go without
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:  # one batch in memory at a time
+            with suppress(
+                ValueError, KeyError, TypeError
+            ):  # names of class numbers, as the package datasets writes them
+                info = json.loads((file.schema_arrow.metadata or {})[b"huggingface"])["info"]
+                classes = {**classes, **class_names(info["features"])}
+            rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
+            for number, value in enumerate(rows, 1):
+                cells = {column: without_nulls(cell) for column, cell in value.items()}
+                yield with_class_names(Row(f"{name}:{number}", cells), classes)
+    # Arrow takes texts that are not UTF-8 and dates beyond Python's; both fail only as they become Python's own.
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise DataError(f"{path}: not a Parquet file that can be read: {one_line(error)}") from error
 
 
 def _read_hub(source: str, notes: Counter[str]) -> Iterator[Row]:

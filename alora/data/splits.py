@@ -1,5 +1,6 @@
 """The three splits of a run: training rows, validation rows (to stop and to calibrate by), test rows."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,10 +9,10 @@ from functools import cached_property
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import DataSettings, Recipe
 from alora.data.conversation import LabelledConversation
-from alora.data.digests import digest, rows_digest, text_digest
 from alora.data.findings import Findings
 from alora.data.held_out import at_most, fold_rows, hold_out
 from alora.data.labelled import none_labelled, read_labelled, read_multilabelled
+from alora.data.messages import digest, text_digest
 from alora.data.sources import Source, each, named
 from alora.errors import ConfigError, DataError, LeftOut
 from alora.policy import Policy
@@ -57,10 +58,7 @@ class Splits:
 
     def counts(self, policy: Policy) -> dict[str, dict[str, int]]:
         """Rows of ``policy`` by split and label."""
-        return {
-            name: {label: sum(row.labels.get(policy.id) == label for row in rows) for label in policy.labels}
-            for name, rows in self.parts.items()
-        }
+        return {name: count_labels(rows, policy) for name, rows in self.parts.items()}
 
     def system_share(self, policy: Policy) -> float | None:
         """Of the policy's training rows, the share that has a system turn."""
@@ -89,15 +87,10 @@ def data_settings(recipe: Recipe) -> DataSettings:
 def read_splits(
     settings: DataSettings, policies: Sequence[Policy], notes: Counter[str] | None = None, most: int | None = None
 ) -> tuple[Splits, LeftOut]:
-    """Read every split that ``settings`` name. When no validation rows are given, folds or a share of the training rows
-    stand in for them.
+    """Every split that ``settings`` name, and the policies whose rows cannot be used, each with the reason. Where no
+    validation rows are given, folds or a share of the training rows stand in for them.
 
-    Args:
-        notes: counts the values that were not read literally (mapped labels, skipped rows).
-        most: training rows of a policy that are used at most, held-out ones included.
-
-    Returns:
-        The splits, and the policies whose rows cannot be used, each with the reason.
+    ``notes`` counts the values that were not read literally; at most ``most`` training rows of a policy are used.
     """
     if settings.train is None:
         raise ConfigError("no training rows: set data.train=FILE (JSON, CSV or Parquet) or data.train=hub:NAME")
@@ -141,21 +134,23 @@ def read_policy_rows(
     use: str | None = None,
 ) -> tuple[list[LabelledConversation], LeftOut]:
     """Unmerged rows of ``policies`` from one source or (``%policy%`` in its name) from one file for each, and the
-    policies whose own file, or whose labels in a common source, cannot be used; they have no labels in the rows.
+    policies whose own file, or whose labels in a common source, cannot be used; they have no labels in the rows."""
+    findings, by_id = Findings() if findings is None else findings, {policy.id: policy for policy in policies}
+    if POLICY_PLACE in named(source):
+        left_out, notes = LeftOut(), findings.notes  # what is wrong in one file is not the fault of the next
 
-    ``findings`` and ``use`` are those of :func:`~alora.data.labelled.read_labelled`.
-    """
-    if POLICY_PLACE not in named(source):
-        return _read_common(source, settings, policies, findings, use)
-    left_out, by_id = LeftOut(), {policy.id: policy for policy in policies}
+        def read(name: str) -> list[LabelledConversation]:
+            return read_labelled(source_of(source, by_id[name]), settings, by_id[name], Findings(notes), use)
 
-    def read(name: str) -> list[LabelledConversation]:
-        own = Findings(
-            None if findings is None else findings.notes
-        )  # what is wrong in one file is not the fault of the next
-        return read_labelled(source_of(source, by_id[name]), settings, by_id[name], own, use)
-
-    return [row for rows in left_out.each(by_id, read).values() for row in rows], left_out
+        return [row for rows in left_out.each(by_id, read).values() for row in rows], left_out
+    # Of a single policy, wrong labels are the source's fault, so that all that is wrong is listed at once.
+    own = {name: Findings(findings.notes) for name in by_id if len(by_id) > 1}
+    rows = read_multilabelled(source, settings, policies, own, findings, use)
+    left_out = LeftOut({name: wrong.error(named(source)) for name, wrong in own.items() if wrong.count})
+    if left_out:
+        usable = [{name: label for name, label in row.labels.items() if name not in left_out} for row in rows]
+        rows = [replace(row, labels=labels) for row, labels in zip(rows, usable, strict=True)]
+    return rows, left_out
 
 
 def read_shared_rows(
@@ -188,22 +183,14 @@ def source_of(source: Source, policy: Policy) -> Source:
     return [name.replace(POLICY_PLACE, policy.id) for name in each(source)]
 
 
-def _read_common(
-    source: Source,
-    settings: DataSettings,
-    policies: Sequence[Policy],
-    findings: Findings | None,
-    use: str | None,
-) -> tuple[list[LabelledConversation], LeftOut]:
-    # Of a single policy, wrong labels are the source's fault, so that all that is wrong is listed at once.
-    findings = Findings() if findings is None else findings
-    own = {policy.id: Findings(findings.notes) for policy in policies if len(policies) > 1}
-    rows = read_multilabelled(source, settings, policies, own, findings, use)
-    left_out = LeftOut({name: wrong.error(named(source)) for name, wrong in own.items() if wrong.count})
-    if left_out:
-        usable = [{name: label for name, label in row.labels.items() if name not in left_out} for row in rows]
-        rows = [replace(row, labels=labels) for row, labels in zip(rows, usable, strict=True)]
-    return rows, left_out
+def rows_digest(rows: Sequence[LabelledConversation]) -> str:
+    """Digest of rows in their order, to tell whether a run's data has changed."""
+    whole = hashlib.sha256()
+    for row in rows:
+        weight = () if row.weight == 1 else (row.weight,)
+        own = (row.conversation.messages, sorted(row.labels.items()), *weight)
+        whole.update(repr(own).encode("utf-8", "surrogatepass"))
+    return whole.hexdigest()
 
 
 def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
@@ -212,25 +199,27 @@ def merge_rows(rows: Sequence[LabelledConversation]) -> list[LabelledConversatio
     merged: dict[tuple[str, float, str], LabelledConversation] = {}
     for row in rows:
         key = digest(repr(row.conversation.messages)), row.weight, row.group
-        known = merged.get(key)
-        labels = dict(row.labels) if known is None else {**row.labels, **known.labels}
-        merged[key] = replace(known or row, labels=labels)
+        known = merged.setdefault(key, row)
+        merged[key] = replace(known, labels={**row.labels, **known.labels})
     return list(merged.values())
+
+
+def count_labels(rows: Iterable[LabelledConversation], policy: Policy) -> dict[str, int]:
+    """Rows of each label, in the policy's order."""
+    counted = Counter(row.labels.get(policy.id) for row in rows)
+    return {label: counted[label] for label in policy.labels}
 
 
 def require_labels(splits: Splits, policy: Policy) -> None:
     """DataError unless there are rows of each of a policy's labels to learn from and to calibrate by."""
-    train = [row for row in splits.train if policy.id in row.labels]
-    for name, rows in (("train", train), ("validation", splits.calibration(policy.id))):
-        present = {row.labels[policy.id] for row in rows}
-        missing = [label for label in policy.labels if label not in present]
-        if missing:
+    counts = count_labels(splits.train, policy)
+    for name, present in (("train", counts), ("validation", count_labels(splits.calibration(policy.id), policy))):
+        if missing := [repr(label) for label, count in present.items() if not count]:
             raise DataError(
-                f"the {name} rows ({len(rows)}) hold no {' and no '.join(map(repr, missing))} of policy {policy.id!r}; "
-                "a classifier needs rows of every label: add some, or set data.validation_share higher"
+                f"the {name} rows ({sum(present.values())}) hold no {' and no '.join(missing)} of policy "
+                f"{policy.id!r}; a classifier needs rows of every label: add some, or set data.validation_share higher"
             )
-    counts = Counter(row.labels.get(policy.id) for row in splits.train)
-    if sum(counts[label] >= LEAST_ROWS for label in policy.labels) < 2:
+    if sum(count >= LEAST_ROWS for count in counts.values()) < 2:
         raise DataError(too_few(policy))
 
 

@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.dialects import Items
 from alora.data.files import PRINTED, kind, listed, unpacked
 from alora.data.findings import Findings
-from alora.data.first_rows import ITEMS, TEXTS, TRANSCRIPT, cell_of, has, items_of, named_columns
+from alora.data.first_rows import ITEMS, TEXTS, TRANSCRIPT, cell_of, empty, has, items_of, named_columns
 from alora.data.formats import ASKED, REPLIES, Layout
 from alora.data.messages import Conversation
 from alora.data.roles import column_role, key_of, role_note
@@ -27,30 +26,27 @@ def read_row(
     if not isinstance(row, dict):
         findings.add("ROW_KIND", where, f"a row is an object with {columns.messages!r}, not {kind(row)}")
         return None
-    before, items = findings.count, Items(settings, findings, where)
+    before, turns = findings.count, _Turns(layout, settings, findings, where, openers)
     if missing := [name for name in layout.names if not has(row, name)]:
-        aside = {role for name in row if isinstance(name, str) and row[name] and name not in named_columns(columns)
-                 and (key_of(name) in (*ASKED, *REPLIES)) and (role := column_role(name))}  # fmt: skip
+        aside = {role for name in _unnamed(row, columns)
+                 if row[name] and key_of(name) in (*ASKED, *REPLIES) and (role := column_role(name))}  # fmt: skip
         if len(missing) == len(layout.names) or (aside and {None, *aside} & {column_role(name) for name in missing}):
             text = f"no column {missing[0]!r}; the row has {listed(row)}; {_mend(row, columns)}"
             findings.add("COLUMN_MISSING", where, text)
             return None
-    given = {name: cell for name in layout.names if not _nothing(cell := cell_of(row, name))}
+    given = {name: cell for name in layout.names if not empty(cell := cell_of(row, name))}
     for name in layout.names if given else ():
-        if name not in given:
-            findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
+        if name in given:
+            turns.read_cell(name, given[name])
         else:
-            _Cell(name, layout, settings, findings, where, openers).read(given[name], items)
-    _system_first(row, items, layout, findings, where)
-    if findings.count == before and all(not message.text.strip() for message in items.messages):
+            findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
+    turns.system_first(row)
+    if findings.count == before and all(not message.text.strip() for message in turns.messages):
         if settings.skip_empty:
             findings.notes["a row without any text is left out (data.skip_empty)"] += 1
             return None
-        problem = (
-            "every message is empty; give it a text"
-            if given
-            else f"{columns.messages!r} is empty; give it at least one message"
-        )
+        problem = f"{columns.messages!r} is empty; give it at least one message"
+        problem = "every message is empty; give it a text" if given else problem
         findings.add("EMPTY", where, f"{problem}, or leave it out (of labelled rows: data.skip_empty=true)")
     name = row.get(columns.id)
     if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
@@ -59,112 +55,103 @@ def read_row(
         findings.add("NOT_UNICODE", where, f"{columns.id!r} holds a lone surrogate, which is not Unicode text")
     if findings.count > before:
         return None
-    return Conversation(where if name is None else str(name), tuple(items.messages))
+    return Conversation(where if name is None else str(name), tuple(turns.messages))
 
 
-def _nothing(cell: Any) -> bool:
-    return cell in (None, [], {}) or (isinstance(cell, str) and not cell.strip())
+class _Turns(Items):
+    """Reads a row's cells into turns."""
 
+    def __init__(
+        self, layout: Layout, settings: DataSettings, findings: Findings, where: str, openers: Counter[str]
+    ) -> None:
+        super().__init__(settings, findings, where)
+        self._layout, self._openers = layout, openers
 
-@dataclass(frozen=True)
-class _Cell:
-    """Reads one column's cell of a row into turns."""
-
-    name: str
-    layout: Layout
-    settings: DataSettings
-    findings: Findings
-    where: str
-    openers: Counter[str]
-
-    def read(self, cell: Any, items: Items) -> None:
-        """Add its turns to ``items``."""
-        usual = self.name == ColumnSettings.messages
-        held = items_of(cell) if self.layout.kinds.get(self.name) == ITEMS or not isinstance(cell, str) else None
-        if isinstance(cell, int | float):
-            text = f"{self.name!r} is {kind(cell)}; a turn in a column is a text: write it in quotes"
-            self.findings.add("MESSAGES_KIND", self.where, text)
-        elif held is not None:
-            role = column_role(self.name) if len(self.layout.names) > 1 else None
+    def read_cell(self, name: str, cell: Any) -> None:
+        """Add the turns of one column's cell."""
+        kind_of_cells, text = self._layout.kinds.get(name), cell if isinstance(cell, str) else None
+        held = items_of(cell) if kind_of_cells == ITEMS or text is None else None
+        if held is not None:
+            role = column_role(name) if len(self._layout.names) > 1 else None
             alone = len(held) == 1 and isinstance(held[0], dict) and not {"role", "from", "type"} & held[0].keys()
-            items.read([{**held[0], "role": role}] if alone and role else held)
-        elif isinstance(cell, str) and PRINTED.match(cell) and cell.lstrip()[0] == "[" and unpacked(cell) is cell:
-            text = "messages that are cut short, or no JSON; write them as JSON, by json.dumps"
-            self.findings.add("MESSAGES_KIND", self.where, text, f"{self.name!r} is {kind(cell)}")
-        elif isinstance(cell, str) and self._transcript(cell, items):
+            self.read([{**held[0], "role": role}] if alone and role else held)
+        elif text is not None and PRINTED.match(text) and text.lstrip()[0] == "[" and unpacked(text) is text:
+            problem = "messages that are cut short, or no JSON; write them as JSON, by json.dumps"
+            self._findings.add("MESSAGES_KIND", self._where, problem, f"{name!r} is {kind(text)}")
+        elif text is not None and kind_of_cells == TRANSCRIPT and self._read_transcript(text):
             return
-        elif usual or not isinstance(cell, str):
-            hint = " as JSON, by json.dumps" if isinstance(cell, str) else ""
-            text = f'{self.name!r} is {kind(cell)}; messages are a list of {{"role": ..., "content": ...}}{hint}'
-            self.findings.add("MESSAGES_KIND", self.where, text)
-        elif role := self._role():
-            items.read([{"role": role, "content": cell}])
+        elif name == ColumnSettings.messages or text is None:
+            mend = 'messages are a list of {"role": ..., "content": ...}'
+            mend += " as JSON, by json.dumps" if text is not None else ""
+            if isinstance(cell, int | float):
+                mend = "a turn in a column is a text: write it in quotes"
+            self._add("MESSAGES_KIND", f"{name!r} is {kind(cell)}; {mend}")
+        elif role := self._speaker(name):
+            self.read([{"role": role, "content": text}])
 
-    def _transcript(self, text: str, items: Items) -> bool:
+    def _read_transcript(self, text: str) -> bool:
         """Whether the text was a transcript, and is read, or refused where its speakers are not all known."""
-        if self.layout.kinds.get(self.name) != TRANSCRIPT:
-            return False
-        role_map = self.settings.role_map
+        role_map, notes = self._settings.role_map, self._findings.notes
         turns, names = split(text, role_map), seen(text, role_map)
         unknown = [name for name, role in names.items() if role is None]
         if (turns and len({turn["role"] for turn in turns}) == 1 and unknown) or (not turns and any(names.values())):
-            found = f"lines open with {listed(unknown or names)}, and they are not split"
-            mend = (
-                f"say who speaks: 'data.role_map={{{(unknown or ['NAME'])[0]}: user}}', or cut what stands before them"
-            )
-            self.findings.add("TRANSCRIPT", self.where, f"{found}; {mend}")
+            entry = f"{(unknown or ['NAME'])[0]}: user"
+            mend = f"say who speaks: 'data.role_map={{{entry}}}', or cut what stands before them"
+            self._add("TRANSCRIPT", f"lines open with {listed(unknown or names)}, and they are not split; {mend}")
         elif turns:
-            self.openers.update(unknown)
-            for turn in turns:
-                if turn["speaker"] in role_map:
-                    self.findings.notes[role_note(turn["speaker"], turn["role"])] += 1
-            items.read([{"role": turn["role"], "content": turn["content"]} for turn in turns])
+            self._openers.update(unknown)
+            notes.update(role_note(turn["speaker"], turn["role"]) for turn in turns if turn["speaker"] in role_map)
+            self.read([{"role": turn["role"], "content": turn["content"]} for turn in turns])
         else:
-            self.findings.notes["a text is one message: its first line opens with no speaker that is known"] += 1
-            return False
-        return True
+            notes["a text is one message: its first line opens with no speaker that is known"] += 1
+        return bool(turns) or any(names.values())
 
-    def _role(self) -> str | None:
+    def _speaker(self, name: str) -> str | None:
         """Who speaks in a text column: its name or ``data.role_map`` says so; where no name does, they take turns."""
-        names, role_map = self.layout.names, self.settings.role_map
-        roles = [role_map.get(name) or column_role(name) for name in names]
-        role = roles[names.index(self.name)]
-        if self.name in role_map:
-            self.findings.notes[role_note(self.name, role_map[self.name])] += 1
-            return role
-        if role is None and any(roles):
-            text = f"who speaks in {self.name!r}? Its name does not say so, and those of other columns do"
-            mend = f"say it: 'data.role_map={{{self.name}: ROLE}}', each of user, assistant, system or tool"
-            self.findings.add("ROLE_UNKNOWN", self.where, f"{text}; {mend}")
+        names, role_map, notes = self._layout.names, self._settings.role_map, self._findings.notes
+        if name in role_map:
+            notes[role_note(name, role_map[name])] += 1
+            return role_map[name]
+        role = column_role(name)
+        if role is None and any(role_map.get(other) or column_role(other) for other in names):
+            text = f"who speaks in {name!r}? Its name does not say so, and those of other columns do"
+            mend = f"say it: 'data.role_map={{{name}: ROLE}}', each of user, assistant, system or tool"
+            self._add("ROLE_UNKNOWN", f"{text}; {mend}")
             return None
-        role = role or ("user", "assistant")[names.index(self.name) % 2]
-        if key_of(self.name) not in TEXTS and not (column_role(self.name) and len(self.name.split("_")) == 1):
-            self.findings.notes[f"column {self.name!r:.40} is read as {role}"] += 1
+        plain = key_of(name) in TEXTS or (role and len(name.split("_")) == 1)
+        role = role or ("user", "assistant")[names.index(name) % 2]
+        if not plain:
+            notes[f"column {name!r:.40} is read as {role}"] += 1
         return role
 
+    def system_first(self, row: Mapping[str, Any]) -> None:
+        """Put the row's ``system`` before its messages, where Anthropic, Bedrock and LLaMA-Factory have it."""
+        columns, notes = self._layout.columns, self._findings.notes
+        keys = ("system", "instructions") if "input" in self._layout.names else ("system",)
+        names = [name for name in _unnamed(row, columns) if key_of(name) in keys and row[name]]
+        if not names:
+            return
+        name = min(names, key=lambda name: name != key_of(name))
+        system = parts if isinstance(parts := unpacked(row[name]), list) else row[name]
+        if not isinstance(system, str | list):
+            notes[f"{name!r} is not read: it is no text"] += 1
+            return
+        own = [message.text.strip() for message in self.messages if message.role == "system"]
+        rest, self.messages = self.messages, []
+        self.read([{"role": "system", "content": system}], repr(name))
+        text = self.messages[0].text.strip() if self.messages else ""
+        if text and own and text not in own:
+            problem = f"{name!r} differs from the system message in {columns.messages!r}"
+            self._add("SYSTEM_DIFFERS", f"{problem}; remove one of them, or rename the column")
+        elif text and not own:
+            notes[f"{name!r} is read as the first message, before {columns.messages!r}"] += 1
+        self.messages = [*(self.messages if text and not own else []), *rest]
 
-def _system_first(row: Mapping[str, Any], items: Items, layout: Layout, findings: Findings, where: str) -> None:
-    """Put the row's ``system`` before its messages, where Anthropic, Bedrock and LLaMA-Factory have it."""
-    keys = ("system", "instructions") if "input" in layout.names else ("system",)
-    known = named_columns(layout.columns)
-    names = [name for name in row if isinstance(name, str) and key_of(name) in keys and row[name] and name not in known]
-    if not names:
-        return
-    name = min(names, key=lambda name: name != key_of(name))
-    system = parts if isinstance(parts := unpacked(row[name]), list) else row[name]
-    if not isinstance(system, str | list):
-        findings.notes[f"{name!r} is not read: it is no text"] += 1
-        return
-    own = [message.text.strip() for message in items.messages if message.role == "system"]
-    rest, items.messages = items.messages, []
-    items.read([{"role": "system", "content": system}], repr(name))
-    text = items.messages[0].text.strip() if items.messages else ""
-    if text and own and text not in own:
-        problem = f"{name!r} differs from the system message in {layout.columns.messages!r}"
-        findings.add("SYSTEM_DIFFERS", where, f"{problem}; remove one of them, or rename the column")
-    elif text and not own:
-        findings.notes[f"{name!r} is read as the first message, before {layout.columns.messages!r}"] += 1
-    items.messages = [*(items.messages if text and not own else []), *rest]
+
+def _unnamed(row: Mapping[str, Any], columns: ColumnSettings) -> list[str]:
+    """The columns of a row that no setting names."""
+    known = named_columns(columns)
+    return [name for name in row if isinstance(name, str) and name not in known]
 
 
 def _mend(row: Mapping[str, Any], columns: ColumnSettings) -> str:
@@ -172,8 +159,7 @@ def _mend(row: Mapping[str, Any], columns: ColumnSettings) -> str:
     keys = {key_of(name) for name in row if isinstance(name, str)}
     if keys & {"role", "from", "speaker", "sender", "author"} and keys & {"content", "value"}:
         return f"{GATHER}; or set data.columns.messages=NAME"
-    known = named_columns(columns)
-    turns = [name for name in row if isinstance(name, str) and column_role(name) and name not in known]
+    turns = list(filter(column_role, _unnamed(row, columns)))
     if len(turns) < 2:
         return "set data.columns.messages=NAME, one for all rows of a file"
     return f"{listed(turns)} may be turns; set data.columns.messages=NAME,NAME, one for all rows of a file"

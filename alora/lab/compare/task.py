@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from alora.config.schema import ARMS, Recipe
 from alora.data.conversation import LabelledConversation
-from alora.data.digests import digest
+from alora.data.messages import digest
 from alora.data.splits import Splits, data_settings, read_splits
 from alora.errors import AloraError, ConfigError, DataError, LeftOut
 from alora.policy import Policy, load_policies

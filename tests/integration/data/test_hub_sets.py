@@ -216,7 +216,7 @@ def test_an_archive_is_not_unpacked(packed, hub, tmp_path):
         entry.size = len(content)
         archive.addfile(entry, io.BytesIO(content))
     hub["train.jsonl"] = stream.getvalue()
-    with pytest.raises(DataError, match=r"holds NUL bytes.*train.jsonl:1"):
+    with pytest.raises(DataError, match=r"not (JSON|UTF-8)"):
         read("hub:me/chats")
     assert not list(tmp_path.rglob("rows.jsonl"))
 

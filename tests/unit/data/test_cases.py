@@ -7,9 +7,9 @@ import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.conversation import stream_conversations
-from alora.data.digests import text_digest
 from alora.data.findings import Findings
 from alora.data.labelled import read_labelled
+from alora.data.messages import text_digest
 from alora.data.splits import read_splits
 from alora.errors import DataError
 from tests.unit.data.rows import POLICY, codes, jsonl, read, read_one, said

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from alora.config.schema import DataSettings
-from alora.data import parquet, sources
+from alora.data import sources
 from alora.data.findings import Findings
 from alora.data.labelled import read_labelled
 from alora.errors import DataError
@@ -91,7 +91,7 @@ def test_class_names_of_the_file_and_of_the_card_stand_next_to_each_other(tmp_pa
     features = datasets.Features({"a": names, "b": datasets.Value("int64"), "c": datasets.Value("int64")})
     path = tmp_path / "rows.parquet"
     datasets.Dataset.from_dict({"a": [1], "b": [1], "c": [1]}, features).to_parquet(path)
-    (row,) = parquet.read_parquet(path, "rows", {"b": ["no", "yes"]})
+    (row,) = sources._read_parquet(path, "rows", {"b": ["no", "yes"]})
     assert row.value == {"a": "violation", "b": "yes", "c": 1}
 
 

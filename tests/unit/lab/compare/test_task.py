@@ -7,8 +7,8 @@ import pytest
 
 from alora.config.schema import CompareSettings, DataSettings, PolicySettings, Recipe
 from alora.data.conversation import Conversation, Message
-from alora.data.digests import text_digest
 from alora.data.held_out import at_most
+from alora.data.messages import text_digest
 from alora.data.splits import read_splits
 from alora.errors import DataError
 from alora.lab.compare.task import read_task
