@@ -63,8 +63,7 @@ def score_log(recipe: Recipe, source: str, output: Path) -> Mapping[str, Any]:
 
 
 def _write_shards(recipe: Recipe, source: str, folder: VerdictFolder) -> None:
-    missing = list(folder.missing())
-    if not missing:
+    if not (missing := list(folder.missing())):
         return
     before = folder.job["rows"] - sum(map(folder.rows_of, missing))
     with tqdm(total=folder.job["rows"], initial=before, desc="scoring", unit="row", mininterval=1) as bar:
@@ -98,10 +97,8 @@ def _bundle_verdicts(recipe: Recipe) -> dict[str, Any]:
 
 
 def _guard_verdicts(recipe: Recipe) -> dict[str, Any]:
+    policies = {}
     with guard_scorer(recipe) as guard:
-        asked = guard.asked
-    return {
-        "policies": {
-            one.policy: {"adapter": one.digest, "labels": list(one.labels), "threshold": one.threshold} for one in asked
-        }
-    }
+        for one in guard.asked:
+            policies[one.policy] = {"adapter": one.digest, "labels": list(one.labels), "threshold": one.threshold}
+    return {"policies": policies}

@@ -24,9 +24,7 @@ class Survey:
     sound: int = 0  # of them, conversations
     timed: int = 0  # and of those, with a time
     wrong: Findings = field(default_factory=Findings)
-
-    def __post_init__(self) -> None:
-        self._digest = hashlib.sha256()
+    _digest: Any = field(default_factory=hashlib.sha256)
 
     def add(self, value: Any, row: LabelledConversation | Rejected) -> None:
         self.count += 1
@@ -62,9 +60,7 @@ def survey(source: str, settings: DataSettings) -> Survey:
 def time_of(value: Any, settings: DataSettings) -> str | None:
     """The row's time, as it is stored next to its verdicts."""
     time = value.get(settings.columns.time) if isinstance(value, dict) else None
-    if time is None:
-        return None
-    return time.isoformat() if isinstance(time, date) else str(time)
+    return time.isoformat() if isinstance(time, date) else None if time is None else str(time)
 
 
 def reading(settings: DataSettings) -> dict[str, Any]:

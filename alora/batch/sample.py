@@ -8,7 +8,6 @@ import hashlib
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,13 @@ _SHARES = {DISAGREES: 0.3, UNCERTAIN: 0.4}  # of the rows of a policy; the rest 
 
 Wanted = dict[int, dict[str, dict[str, Any]]]  # row → policy → why, and what the verdict said
 
-
-@dataclass(frozen=True, order=True)
-class _Pick:
-    """A row that may be chosen; the lowest ``rank`` comes first."""
-
-    rank: float
-    row: int
-    said: Mapping[str, Any] = field(compare=False)
-
-
+_Pick = tuple[float, int, dict[str, Any]]  # a row that may be chosen: its rank (lowest first), its number, its verdict
 Kept = dict[tuple[str, str], list[_Pick]]  # policy and reason, of a stratum with its number → the first ``rows``
 
 
 def sample(verdicts: Path, rows: int, against: Path | None = None) -> Wanted:
-    """The rows to label: at most ``rows`` for each policy.
-
-    Args:
-        against: verdicts on the same rows by another version, or by a judge: rows on which the two differ.
-    """
+    """The rows to label: at most ``rows`` for each policy; with those on which ``verdicts`` and ``against`` differ, the
+    verdicts on the same rows by another version or by a judge."""
     job = read_manifest(verdicts)["job"]
     others = {} if against is None else _labels(job, verdicts, against)
     kept: Kept = defaultdict(list)
@@ -61,10 +48,10 @@ def _picks(table: Any, policy: str, threshold: float, others: dict[int, str] | N
     for row, probability, label in zip(*(table[name].to_pylist() for name in names), strict=True):
         said = {"label": label, "probability": probability}
         draw = int.from_bytes(hashlib.sha256(str(row).encode()).digest()[:6]) / 2**48
-        picks[UNCERTAIN].append(_Pick(abs(probability - threshold), row, said))
-        picks[f"{STRATUM} {tenth(probability)}"].append(_Pick(draw, row, said))
+        picks[UNCERTAIN].append((abs(probability - threshold), row, said))
+        picks[f"{STRATUM} {tenth(probability)}"].append((draw, row, said))
         if others is not None and others.get(row, label) != label:
-            picks[DISAGREES].append(_Pick(draw, row, said))
+            picks[DISAGREES].append((draw, row, said))
     return picks
 
 
@@ -75,9 +62,9 @@ def _choose(wanted: Wanted, policy: str, rows: int, kept: Kept) -> None:
     rest = (STRATUM, [pick for layer in strata for pick in layer if pick is not None])
     count = 0
     for reason, picks in [*first, rest]:
-        for pick in picks:
-            if count < rows and policy not in wanted[pick.row]:
-                wanted[pick.row][policy] = {"why": reason, **pick.said}
+        for _, row, said in picks:
+            if count < rows and policy not in wanted[row]:
+                wanted[row][policy] = {"why": reason, **said}
                 count += 1
 
 

@@ -15,7 +15,7 @@ from alora.bundle.light import read_bundle
 from alora.client.guard_scorer import GuardScorer
 from alora.config.schema import Recipe
 from alora.config.secrets import in_the_clear
-from alora.data.conversation import LabelledConversation, Rejected, stream_conversations
+from alora.data.conversation import Rejected, stream_conversations
 from alora.errors import AloraError
 from alora.text import note
 
@@ -46,25 +46,18 @@ class Shards:
 
 
 def _answers(
-    scorer: Battery | GuardScorer,
-    rows: Iterable[tuple[int, Any]],
-    recipe: Recipe,
-    tick: Callable[[int], object],
+    scorer: Battery | GuardScorer, rows: Iterable[tuple[int, Any]], recipe: Recipe, tick: Callable[[int], object]
 ) -> Iterator[ScoredRow | RefusedRow]:
-    """What comes of each row, in any order; nothing of another shard is read."""
-    asked: deque[tuple[int, Any, LabelledConversation]] = deque()
-    refused: list[RefusedRow] = []
-
-    def conversations() -> Iterator[LabelledConversation]:
-        for number, (value, row) in rows:
-            if isinstance(row, Rejected):
-                refused.append(RefusedRow(number, row.where, [str(finding) for finding in row.findings]))
-            else:
-                asked.append((number, value, row))
-                yield row
-
-    for answer in scorer.score_many(conversations(), errors="return"):
-        number, value, row = asked.popleft()
+    """What comes of each row of a shard, in any order."""
+    asked = []
+    for number, (value, row) in rows:
+        if isinstance(row, Rejected):
+            yield RefusedRow(number, row.where, [str(finding) for finding in row.findings])
+            tick(1)
+        else:
+            asked.append((number, value, row))
+    answers = scorer.score_many((row for *_, row in asked), errors="return")
+    for (number, value, row), answer in zip(asked, answers, strict=True):
         tick(1)
         if isinstance(answer, AloraError):
             if recipe.strict:
@@ -74,8 +67,6 @@ def _answers(
             time = time_of(value, recipe.data)
             cut = answer.truncation is not None
             yield ScoredRow(number, answer.conversation, time, answer.prefix_tokens, cut, answer.verdicts)
-    tick(len(refused))
-    yield from refused
 
 
 def by_guard(recipe: Recipe) -> bool:

@@ -121,20 +121,17 @@ def tables(path: Path, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
     """Some columns of a folder's or a file's verdicts, in the rows' order, a thousand rows at a time."""
     manifest = read_manifest(path)
     job, done, rows = manifest["job"], manifest.get("done"), 0
-    for file, part in _files(path, job):
+    files = [(path, range(job["rows"]))]
+    if path.is_dir():
+        numbers = sorted(int(name[1]) for file in path.iterdir() if (name := _SHARD.fullmatch(file.name)))
+        files = [(path / shard_name(number), shard_rows(job, number)) for number in numbers]
+    for file, part in files:
         for table in checked(file, job, part, columns):
             rows += len(table)
             yield table
     if done and rows != done["scored"]:
         remedy = "the same alora score command scores the rest" if path.is_dir() else "remove it, and score it again"
         raise RunError(f"{path} holds {rows} of {done['scored']} verdicts; {remedy}")
-
-
-def _files(path: Path, job: Mapping[str, Any]) -> list[tuple[Path, range]]:
-    if not path.is_dir():
-        return [(path, range(job["rows"]))]
-    numbers = sorted(int(name[1]) for file in path.iterdir() if (name := _SHARD.fullmatch(file.name)))
-    return [(path / shard_name(number), shard_rows(job, number)) for number in numbers]
 
 
 def checked(file: Path, job: Mapping[str, Any], rows: range, columns: Sequence[str]) -> Iterator[pyarrow.Table]:

@@ -32,6 +32,7 @@ from alora.batch.stored_verdicts import (
     shard_name,
     shard_rows,
 )
+from alora.data.files import shortened
 from alora.data.sources import PARQUET_SUFFIXES
 from alora.errors import DataError, RunError
 from alora.text import leaves, read_whole
@@ -68,43 +69,38 @@ class RefusedRow:
 
 
 class VerdictFolder:
-    """One job's verdicts, locked by this process: use it by ``with``.
-
-    Args:
-        output: the folder, or the ``.parquet`` (or ``.pq``) file that it becomes.
-        job: all that the verdicts depend on, as plain JSON; existing verdicts must be of the same job. It has ``rows``
-        (their number) and ``shard_rows``.
-    """
+    """One job's verdicts, locked by this process: use it by ``with``. ``output`` is the folder, or the ``.parquet`` (or
+    ``.pq``) file that it becomes; ``job`` all that the verdicts depend on, as plain JSON."""
 
     def __init__(self, output: Path, job: Mapping[str, Any]) -> None:
         self.output, self._file = output, output if output.suffix.lower() in PARQUET_SUFFIXES else None
         self.folder = output if self._file is None else output.with_name(f"{output.name}.parts")
         # As the manifest holds it, in which a tuple is a list: what is there is compared with it.
         self.job, self.shards = json.loads(json.dumps(job)), math.ceil(job["rows"] / job["shard_rows"])
-        self._claim(output)
+        self._claim()
 
     @property
     def rejected(self) -> Path:
         return self.folder / REJECTED if self._file is None else self._file.with_suffix(".rejected.jsonl")
 
-    def _claim(self, output: Path) -> None:
+    def _claim(self) -> None:
         if (self.folder / MANIFEST).exists():
-            self._require_same(read_manifest(self.folder), self.folder)
+            self._require_same(self.folder)
         elif self.folder.exists() and (
             not self.folder.is_dir() or [p for p in self.folder.iterdir() if p.name != LOCK and not is_part(p)]
         ):
             raise RunError(f"{self.folder} is there and holds no verdicts of alora's; give another output=")
         if self._file is not None and self._file.exists():
-            self._require_same(read_manifest(output), output)
+            self._require_same(self._file)
             self._remove()  # killed before it was removed
         elif self._file is not None and self.rejected.exists() and not self.folder.exists():
             raise RunError(f"{self.rejected} is there already; give another output=, or move it away")
 
-    def _require_same(self, manifest: Mapping[str, Any], path: Path) -> None:
-        before, now = (dict(leaves(job)) for job in (manifest["job"], self.job))
-        changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-        if changed:
-            text = ", ".join(f"{key} ({_short(before.get(key))}, now {_short(now.get(key))})" for key in changed[:5])
+    def _require_same(self, path: Path) -> None:
+        before, now = (dict(leaves(job)) for job in (read_manifest(path)["job"], self.job))
+        pairs = {key: (before.get(key), now.get(key)) for key in {**before, **now}}
+        if changed := [(key, *pair) for key, pair in pairs.items() if pair[0] != pair[1]]:
+            text = ", ".join(f"{key} ({shortened(old)}, now {shortened(new)})" for key, old, new in changed[:5])
             raise RunError(f"{path} holds verdicts of another job: {text}; give another output=, or remove it")
 
     def _remove(self) -> None:
@@ -142,12 +138,11 @@ class VerdictFolder:
 
     def write(self, shard: int, rows: Iterable[ScoredRow | RefusedRow]) -> None:
         """Write one shard, whose rows must be complete; it needs memory for the shard alone."""
-        scored: list[ScoredRow] = []
-        refused: list[RefusedRow] = []
-        for row in rows:
-            (scored if isinstance(row, ScoredRow) else refused).append(row)  # type: ignore[arg-type]
-        if (count := len(scored) + len(refused)) != self.rows_of(shard):
-            raise DataError(f"shard {shard} has {count} rows, not {self.rows_of(shard)}: the rows changed")
+        given = list(rows)
+        scored = [row for row in given if isinstance(row, ScoredRow)]
+        refused = [row for row in given if isinstance(row, RefusedRow)]
+        if len(given) != self.rows_of(shard):
+            raise DataError(f"shard {shard} has {len(given)} rows, not {self.rows_of(shard)}: the rows changed")
         self._refused(shard).unlink(missing_ok=True)  # of a try that was killed before the shard was whole
         if refused:
             lines = (json.dumps(vars(row)) + "\n" for row in sorted(refused, key=lambda row: row.row))
@@ -167,18 +162,16 @@ class VerdictFolder:
             write_pieces(self.rejected, (read_whole(file, _LONGEST) for file in refused))
         elif self._file is None:
             self.rejected.unlink(missing_ok=True)  # of shards that were scored again
+        manifest = {"job": self.job, "done": done}
         if self._file is None:
-            write_json(self.folder / MANIFEST, {"job": self.job, "done": done})
-        else:
-            self._join(self._file, {"job": self.job, "done": done})
-            self._remove()
-        return done
-
-    def _join(self, file: Path, manifest: Mapping[str, Any]) -> None:
+            write_json(self.folder / MANIFEST, manifest)
+            return done
         columns = schema(self.policies).with_metadata({METADATA: json.dumps(manifest).encode()})
-        with whole(file) as staged, pyarrow.parquet.ParquetWriter(staged, columns, **_WRITTEN) as writer:
+        with whole(self._file) as staged, pyarrow.parquet.ParquetWriter(staged, columns, **_WRITTEN) as writer:
             for shard in range(self.shards):
                 writer.write_table(pyarrow.parquet.read_table(self._shard(shard)).cast(columns))
+        self._remove()
+        return done
 
     def _counted(self, shard: int) -> Counter[str]:
         """How many rows of a shard each policy flags, and under "" how many rows it has."""
@@ -212,8 +205,3 @@ def _columns(row: ScoredRow) -> dict[str, Any]:
         values = verdict.probability, verdict.label, verdict.violated, verdict.threshold, verdict.adapter_digest
         own |= {f"{verdict.policy}_{field}": value for field, value in zip(FIELDS, values, strict=True)}
     return own
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -52,8 +52,7 @@ class Summary:
     def __init__(self, path: Path, examples: int) -> None:
         self.manifest = read_manifest(path)
         self.job: Mapping[str, Any] = self.manifest["job"]
-        self.policies = list(self.job["policies"])
-        count = len(self.policies)
+        self.policies, count = list(self.job["policies"]), len(self.job["policies"])
         self.rows, self.flagged_P = 0, np.zeros(count, dtype=np.int64)
         self.both_QQ = np.zeros(2 * (min(count, MOST_TOGETHER),), dtype=np.int64)
         self.tenths_PB = np.zeros((count, TENTHS), dtype=np.int64)
@@ -67,27 +66,19 @@ class Summary:
 
     def _add(self, table: Any) -> None:
         flagged_NP = np.column_stack([table[f"{policy}_flagged"].to_numpy() for policy in self.policies])
-        probability_NP = np.column_stack([table[f"{policy}_probability"].to_numpy() for policy in self.policies])
         self.rows += len(table)
         self.flagged_P += flagged_NP.sum(axis=0)
         flagged_NQ = flagged_NP[:, :MOST_TOGETHER].astype(np.int64)
         self.both_QQ += flagged_NQ.T @ flagged_NQ
-        tenths_NP = np.minimum((probability_NP * TENTHS).astype(np.int64), TENTHS - 1)
-        for index, tenths_N in enumerate(tenths_NP.T):
+        for index, (policy, own) in enumerate(self.job["policies"].items()):
+            probability_N = table[f"{policy}_probability"].to_numpy()
+            tenths_N = np.minimum((probability_N * TENTHS).astype(np.int64), TENTHS - 1)
             self.tenths_PB[index] += np.bincount(tenths_N, minlength=TENTHS)
-        if self.job.get("time"):
-            self._count_days(table["time"].to_pylist(), flagged_NP)
-        for index, policy in enumerate(self.policies):
-            threshold = self.job["policies"][policy]["threshold"]
-            self._keep(table, policy, "certain", probability_NP[:, index] - threshold, probability_NP[:, index])
-            self._keep(table, policy, "uncertain", -abs(probability_NP[:, index] - threshold), probability_NP[:, index])
-
-    def _count_days(self, times: Sequence[str | None], flagged_NP: Any) -> None:
-        for time, flagged_P in zip(times, flagged_NP, strict=True):
-            counts = self.days[day_of(time)]
-            counts[""] += 1
-            for index in np.flatnonzero(flagged_P):
-                counts[self.policies[index]] += 1
+            above_N = probability_N - own["threshold"]
+            self._keep(table, policy, "certain", above_N, probability_N)
+            self._keep(table, policy, "uncertain", -abs(above_N), probability_N)
+        for time, flagged_P in zip(table["time"].to_pylist() if self.job.get("time") else (), flagged_NP, strict=False):
+            self.days[day_of(time)].update(["", *(self.policies[index] for index in np.flatnonzero(flagged_P))])
 
     def _keep(self, table: Any, policy: str, reason: str, score_N: Any, probability_N: Any) -> None:
         best = np.argsort(-score_N, kind="stable")[: self._examples]
@@ -145,8 +136,8 @@ def _rates(summary: Summary) -> Table:
         (policy, str(flagged), _share(flagged, summary.rows), f"{own['threshold']:.4f}", own["adapter"][:12])
         for (policy, own), flagged in zip(summary.job["policies"].items(), summary.flagged_P, strict=True)
     ]
-    return Table("Rates", "Share of the rows that each policy flags.",
-                 ("policy", "flagged", "share", "threshold", "adapter"), rows)  # fmt: skip
+    headings = ("policy", "flagged", "share", "threshold", "adapter")
+    return Table("Rates", "Share of the rows that each policy flags.", headings, rows)
 
 
 def _over_time(summary: Summary) -> Table:
@@ -190,14 +181,14 @@ def _drift(summary: Summary) -> Table:
 
 def _examples(summary: Summary, texts: Mapping[int, str]) -> Iterable[Table]:
     titles = {"certain": "The surest positive verdicts", "uncertain": "The verdicts nearest to the threshold"}
+    headings = ("policy", "probability", "row", "id", *(["conversation"] if texts else []))
     for reason, title in titles.items():
         rows = [
-            (example.policy, f"{example.probability:.4f}", str(example.row), example.id, texts.get(example.row, ""))
-            for example in summary.examples
-            if example.reason == reason
+            (one.policy, f"{one.probability:.4f}", str(one.row), one.id, *([texts.get(one.row, "")] if texts else []))
+            for one in summary.examples
+            if one.reason == reason
         ]
-        headings = ("policy", "probability", "row", "id", "conversation")
-        yield Table(title, "", headings if texts else headings[:-1], [row[: None if texts else -1] for row in rows])
+        yield Table(title, "", headings, rows)
 
 
 def as_html(shown: Sequence[Table]) -> str:
