@@ -12,7 +12,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -24,14 +23,7 @@ from alora.client.engine import Engine, ServedAdapter
 from alora.client.parity import OFF, PLAIN, compare_answers, parity
 from alora.config.environment import package_version
 from alora.identity.capture import OUTPUT
-from alora.identity.certificate import (
-    Certificate,
-    ControlRecord,
-    DtypeRecord,
-    FindingRecord,
-    LayerRecord,
-    ParityRecord,
-)
+from alora.identity.certificate import Certificate, ControlRecord, DtypeRecord, FindingRecord, LayerRecord, ParityRecord
 from alora.identity.one_dtype import environment_here
 from alora.identity.reach import reached_sites
 from alora.prompt.render import Prompt
@@ -66,11 +58,7 @@ def certify_in_vllm(
     """Run the adapter and the base in vLLM on the same prompts and compare what its cache holds.
 
     With a ``bundle`` that has golden rows, its folder is loaded as it is and must give their answers too; otherwise the
-    answers on ``prompts`` must be those of ``base`` here. The engine is closed in the end, and no other may be in use
-    in this process.
-
-    Raises:
-        MissingDependency, CheckFailed: see :class:`~alora.client.engine.Engine`.
+    answers on ``prompts`` must be those of ``base`` here. No other engine may be in use in this process.
     """
     layers = base.model.config.get_text_config().num_hidden_layers
     reached = {site.layer for site in reached_sites(weights.tensors, layers) - {OUTPUT}}
@@ -122,29 +110,27 @@ class _Runner:
     def read(self, ids: Sequence[int], variant: str | None, garbage: float = _GARBAGE) -> list[torch.Tensor]:
         """Per layer the bytes of the prompt's blocks, all computed in this run, in a cache full of ``garbage``."""
         self._reader.scrub(garbage)
-        return self._reader.read(ids, self._request(variant))
+        return self._reader.read(ids, self._engine.request(self._name(variant)))
 
     def read_behind(self, ids: Sequence[int], variant: str) -> list[torch.Tensor]:
         """The same where the base's prefix is in the cache and is handed to the adapter."""
         self.read(ids, None)
-        return self._reader.read(ids, self._request(variant), fresh=False)
+        return self._reader.read(ids, self._engine.request(self._name(variant)), fresh=False)
 
-    def _request(self, variant: str | None) -> Any:
-        return None if variant is None else self._engine.request(self._variants[variant].name)
+    def _name(self, variant: str | None) -> str | None:
+        return None if variant is None else self._variants[variant].name
 
     def parity(self, bundle: Bundle, base: LoadedBase, dtype: str, controls: bool) -> ParityRecord:
         """The bundle's own folder on its golden rows; a plain LoRA is planted in float32 alone, since a coarser dtype
         may hide it."""
         faults: dict[str, str | None] = {OFF: None} if controls else {}
-        if controls and dtype == "float32":
-            faults[PLAIN] = self._variants[PLAIN].name
+        faults |= {PLAIN: self._name(PLAIN)} if controls and dtype == "float32" else {}
         honest = self._variants[_BUNDLE].name
         return parity(bundle, bundle.renderer(base), self._engine.label_logits, dtype, honest, faults)
 
     def answer(self, prompt: Prompt, variant: str | None) -> torch.Tensor:
         """Log-probabilities over the labels of the prompt's suffix."""
-        name = None if variant is None else self._variants[variant].name
-        return self._engine.label_logits(prompt.prefix, [prompt.suffix], [name])[0]
+        return self._engine.label_logits(prompt.prefix, [prompt.suffix], [self._name(variant)])[0]
 
     def case(self, ids: tuple[int, ...], activation: int) -> _Case:
         shared = shareable_blocks(activation, self.block)
@@ -154,16 +140,13 @@ class _Runner:
 def _cut(prompts: Sequence[Prompt], block: int, longest: int) -> list[tuple[tuple[int, ...], int]]:
     """Prompts as they are, and without their first tokens, so that the activation is at the start and at the end of a
     block."""
-    cases = []
+    cases: dict[tuple[tuple[int, ...], int], None] = {}
     for prompt in prompts:
-        suffix = prompt.suffix.token_ids
         prefix = prompt.prefix.token_ids[max(0, len(prompt.token_ids) - longest) :]
         for extra in (0, len(prefix) % block, (len(prefix) + 1) % block):
             kept = prefix[extra:] if len(prefix) - extra >= block else prefix
-            case = (kept + suffix, len(kept))
-            if case not in cases:
-                cases.append(case)
-    return cases
+            cases[kept + prompt.suffix.token_ids, len(kept)] = None
+    return list(cases)
 
 
 def _labelled(prompt: Prompt, longest: int) -> Prompt:
@@ -173,25 +156,17 @@ def _labelled(prompt: Prompt, longest: int) -> Prompt:
     return Prompt(replace(prompt.prefix, token_ids=prefix), replace(prompt.suffix, label_token_ids=labels))
 
 
-def _differing(first: torch.Tensor, second: torch.Tensor) -> list[int]:
-    """Blocks of one layer that differ in any byte."""
-    return (first != second).any(dim=1).nonzero().squeeze(1).tolist()
-
-
 def _findings(case: _Case, blocks: list[torch.Tensor], reached: Collection[int]) -> list[FindingRecord]:
     """Every breach of the definition by ``blocks``, as a run with an adapter left them in the cache."""
     findings = []
     for layer, (base, adapted) in enumerate(zip(case.base, blocks, strict=True)):
-        differing = _differing(base, adapted)
-        early = [block for block in differing if block < case.shared]
-        if early:
-            findings.append(
-                FindingRecord("prefix", f"layer {layer}: block {early[0]} ends before token {case.activation}")
-            )
+        differing = (base != adapted).any(dim=1).nonzero().squeeze(1).tolist()  # blocks, in any byte
+        if differing and differing[0] < case.shared:
+            said = f"layer {layer}: block {differing[0]} ends before token {case.activation}"
+            findings.append(FindingRecord("prefix", said))
         if layer in reached and case.shared not in differing:
-            findings.append(
-                FindingRecord("activation", f"layer {layer}: nothing changes in the block of {case.activation}")
-            )
+            said = f"layer {layer}: nothing changes in the block of {case.activation}"
+            findings.append(FindingRecord("activation", said))
     return findings
 
 
@@ -211,13 +186,10 @@ def _stability(run: _Runner, case: _Case) -> list[FindingRecord]:
 def _layers(cases: Sequence[_Case], reached: Collection[int]) -> tuple[LayerRecord, ...]:
     records = []
     for layer in range(len(cases[0].base)):
-        counts = [0, 0, 0, 0]
-        for case in cases:
-            different = case.base[layer] != case.adapted[layer]
-            parts = (different[: case.shared], different[case.shared : case.shared + 1])
-            for offset, part in zip((0, 2), parts, strict=True):
-                counts[offset] += part.numel()
-                counts[offset + 1] += int(part.sum())
+        different = [case.base[layer] != case.adapted[layer] for case in cases]
+        before = torch.cat([one[: case.shared] for one, case in zip(different, cases, strict=True)])
+        at = torch.cat([one[case.shared : case.shared + 1] for one, case in zip(different, cases, strict=True)])
+        counts = before.numel(), int(before.sum()), at.numel(), int(at.sum())
         records.append(LayerRecord(f"layer {layer} KV", layer in reached, *counts))
     return tuple(records)
 
@@ -230,8 +202,7 @@ def _control(name: str, run: _Runner, cases: Sequence[_Case], reached: Collectio
             blocks[0][0, 0] ^= 1
         else:
             blocks = run.read(case.ids, None if name == OFF else name)
-        findings = _findings(case, blocks, reached)
-        if findings:
+        if findings := _findings(case, blocks, reached):
             return ControlRecord(name, True, f"{findings[0].check}: {findings[0].detail}")
     return ControlRecord(name, False, "")
 

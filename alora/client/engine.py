@@ -15,7 +15,7 @@ from transformers import AutoConfig
 from alora.adapter.folder import save_adapter
 from alora.base.load import LoadedBase
 from alora.bundle.read import Bundle
-from alora.errors import AdapterError, BaseError, CheckFailed, MissingDependency
+from alora.errors import AdapterError, BaseError, CheckFailed, MissingDependency, one_line
 from alora.prompt.render import Prefix, Question, Suffix
 from alora.vllm_plugin import register, status
 
@@ -29,8 +29,7 @@ def require_unquantized(base: LoadedBase) -> None:
 
     The same adapter on the stored weights needs a parity run and a threshold of its own first.
     """
-    quantization = base.fingerprint.quantization
-    if quantization != "none":
+    if (quantization := base.fingerprint.quantization) != "none":
         raise BaseError(
             f"scorer=vllm runs base {base.source} as it is stored, and this one is loaded in {quantization}; make a "
             "bundle for the stored base first, with its own parity run and threshold: "
@@ -53,20 +52,8 @@ class ServedAdapter:
 
 
 class Engine:
-    """An offline ``vllm.LLM`` with adapters.
-
-    Args:
-        base: a model folder or hub id.
-        adapters: what will be asked for, at most; the largest rank is reserved for each.
-        dtype: "float32", "bfloat16", ...
-        options: of ``vllm.LLM``, before ours.
-
-    Raises:
-        MissingDependency: vLLM is not installed.
-        CheckFailed: the plugin is not active, so an aLoRA would not be served as one.
-        AdapterError: a rank that vLLM does not serve.
-        BaseError: vLLM does not run the base.
-    """
+    """An offline ``vllm.LLM`` of ``base`` (a folder or hub id) with the adapters that may be asked for; ``options`` of
+    ``vllm.LLM`` go before ours. CheckFailed where the plugin is not active: an aLoRA would not be served as one."""
 
     def __init__(
         self,
@@ -103,8 +90,7 @@ class Engine:
         try:
             self.llm: Any = names.vllm.LLM(model=base, **ours | options)
         except (AssertionError, NotImplementedError, ValueError) as error:
-            why = " ".join(str(error).split())[:400]
-            raise BaseError(f"vLLM does not run {base}: {why}") from error
+            raise BaseError(f"vLLM does not run {base}: {one_line(error)}") from error
 
     @classmethod
     def of(cls, bundles: Sequence[Bundle], base: LoadedBase, location: str) -> Self:
@@ -206,10 +192,9 @@ def block_size() -> int:
 
 def served_rank(rank: int) -> int:
     """The smallest ``max_lora_rank`` that holds an adapter of ``rank``; AdapterError above vLLM's largest."""
-    for served in RANKS:
-        if rank <= served:
-            return served
-    raise AdapterError(f"rank {rank} is more than vLLM serves ({RANKS[-1]}); train a smaller adapter")
+    if rank > RANKS[-1]:
+        raise AdapterError(f"rank {rank} is more than vLLM serves ({RANKS[-1]}); train a smaller adapter")
+    return min(served for served in RANKS if rank <= served)
 
 
 def _longest(base: str) -> int | None:

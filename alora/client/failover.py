@@ -41,12 +41,8 @@ class Failover:
         return sorted(self._away, key=lambda url: (self._away[url] <= now, _share(session, url)), reverse=True)
 
     async def first(self, session: str, ask: Callable[[str], Awaitable[_Answer]]) -> _Answer:
-        """The answer of the first server that can answer.
-
-        Raises:
-            PromptRefused: a server refuses the request.
-            ConfigError, CheckFailed: none answers; a server that is full goes before what the last one did wrong.
-        """
+        """The answer of the first server that can answer. Where none can, the error is that of one that is full, or of
+        the last; PromptRefused ends the asking."""
         failed: ConfigError | CheckFailed | None = None
         for url in self.order(session):
             try:

@@ -9,15 +9,7 @@ from pydantic import ValidationError
 from alora.client.failover import SESSION, Failover, session_id
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.transport import Http, Unreachable, Waiting, named, refusal, root
-from alora.wire.native import (
-    REQUEST_ID,
-    FromGuard,
-    GuardRequest,
-    GuardResponse,
-    PolicyCard,
-    PolicyList,
-    problems,
-)
+from alora.wire.native import REQUEST_ID, FromGuard, GuardRequest, GuardResponse, PolicyCard, PolicyList, problems
 
 _LISTING_S = 10.0  # of silence, before it says what it serves
 _CONNECTIONS = 100
@@ -84,7 +76,7 @@ class AsyncGuard:
         async def ask(url: str) -> GuardResponse:
             own = _OURS + secrets.token_hex(8)
             headers = {SESSION: session, REQUEST_ID: own}
-            answer = await self._ask(GuardResponse, url, "/v1/guard", body, self._timeout, headers)
+            answer = await self._ask(GuardResponse, url, "/v1/guard", self._timeout, body, headers)
             # A broken proxy may have left another's answer on the connection; some send an id of their own.
             if _OURS in answer.id and own not in answer.id:
                 raise Unreachable(f"{named(url)} gave the answer to another request")
@@ -94,18 +86,12 @@ class AsyncGuard:
 
     async def policies(self) -> tuple[PolicyCard, ...]:
         async def ask(url: str) -> PolicyList:
-            return await self._ask(PolicyList, url, "/v1/guard/policies", None, min(self._timeout, _LISTING_S))
+            return await self._ask(PolicyList, url, "/v1/guard/policies", min(self._timeout, _LISTING_S))
 
         return (await self._servers.first("", ask)).policies
 
     async def _ask(
-        self,
-        kind: type[_Answer],
-        url: str,
-        route: str,
-        body: Mapping[str, Any] | None,
-        silence: float,
-        headers: Mapping[str, str] | None = None,
+        self, kind: type[_Answer], url: str, route: str, silence: float, body: Any = None, headers: Any = None
     ) -> _Answer:
         answer, text = await self._http[url].exchange(url + route, body, silence, headers)
         if answer.status_code != 200:

@@ -23,11 +23,7 @@ _PLAIN = [{"role": "user", "content": "Hello"}]
 
 
 class GuardScorer:
-    """Scores by the live policies of the guard at ``url``; where ``bundles`` are given, by theirs alone.
-
-    Raises:
-        ConfigError: it does not answer, or does not serve what is asked for.
-    """
+    """Scores by the live policies of the guard at ``url``; where ``bundles`` are given, by theirs alone."""
 
     def __init__(self, url: str, bundles: Sequence[Bundle] = ()) -> None:
         self._guard, self._ended, self._url = Guard(url, timeout=600), Event(), named(url)
@@ -39,52 +35,47 @@ class GuardScorer:
 
     def _served(self, bundle: Bundle) -> PolicyCard:
         """The policy that the guard serves of ``bundle``: the same weights, labels and threshold."""
+        threshold, digest = bundle.calibration.threshold, bundle.manifest.adapter_digest
+        wanted = bundle.served_name, digest, bundle.policy.labels, threshold
         for policy in self.asked:
-            served = (policy.adapter, policy.digest, policy.labels, policy.threshold)
-            if served == (bundle.served_name, bundle.manifest.adapter_digest, bundle.policy.labels,
-                          bundle.calibration.threshold):  # fmt: skip
+            if (policy.adapter, policy.digest, policy.labels, policy.threshold) == wanted:
                 return policy
         there = ", ".join(f"{policy.adapter} at the threshold {policy.threshold}" for policy in self.asked)
         raise ConfigError(
-            f"{self._url} serves {printable(there[:500])}, not {bundle.served_name} at "
-            f"{bundle.calibration.threshold}; start it with alora serve artifact={bundle.folder}, or leave artifact out"
+            f"{self._url} serves {printable(there[:500])}, not {bundle.served_name} at {threshold}; start it with "
+            f"alora serve artifact={bundle.folder}, or leave artifact out"
         )
 
     def score(self, row: Conversation | LabelledConversation) -> Verdicts:
-        """:meth:`alora.Battery.score` by the guard.
-
-        Raises:
-            PromptRefused: the guard refuses the conversation, or a policy fails on it.
-            CheckFailed: a policy fails on any, or is another one by now.
-        """
+        """:meth:`alora.Battery.score` by the guard. PromptRefused where it refuses the conversation, or a policy fails
+        on it; CheckFailed where one fails on any, or is another one by now."""
         conversation = row.conversation if isinstance(row, LabelledConversation) else row
         answer = self._check(as_row(conversation)["messages"])
         given = self._verdicts(answer)
-        if failed := [verdict for verdict in given if verdict.status != "ok"]:
-            why = "; ".join(f"{failure.adapter} on the guard: {failure.status}: {failure.reason}" for failure in failed)
-            always = {verdict.policy for verdict in self._verdicts(self._check(_PLAIN)) if verdict.status != "ok"}
-            if always & {verdict.policy for verdict in failed}:
-                raise CheckFailed(f"{printable(why)}; it fails on every conversation, so run the command again later")
-            raise PromptRefused(printable(why))
-        verdicts = (
-            Verdict(one.policy, one.label or "", one.probability or 0.0, asked.threshold, asked.digest,
-                    one.probabilities or {})
-            for asked, one in zip(self.asked, given, strict=True)
-        )  # fmt: skip
+        if failed := {verdict.policy: verdict for verdict in given if verdict.status != "ok"}:
+            told = (f"{one.adapter} on the guard: {one.status}: {one.reason}" for one in failed.values())
+            why, plain = printable("; ".join(told)), self._verdicts(self._check(_PLAIN))
+            if any(verdict.policy in failed and verdict.status != "ok" for verdict in plain):
+                raise CheckFailed(f"{why}; it fails on every conversation, so run the command again later")
+            raise PromptRefused(why)
+        verdicts = []
+        for asked, one in zip(self.asked, given, strict=True):
+            said = one.label or "", one.probability or 0.0, asked.threshold, asked.digest, one.probabilities or {}
+            verdicts.append(Verdict(one.policy, *said))
         return Verdicts(conversation.id, tuple(verdicts), answer.usage.prefix_tokens)
 
     def _verdicts(self, answer: GuardResponse) -> list[PolicyVerdict]:
         """Those of the policies that were listed; CheckFailed where the guard serves another adapter or threshold by
         now."""
-        given = {verdict.policy: verdict for verdict in answer.verdicts}
-        for asked in self.asked:
-            verdict = given[asked.policy]
+        known = {verdict.policy: verdict for verdict in answer.verdicts}
+        given = [known[asked.policy] for asked in self.asked]
+        for asked, verdict in zip(self.asked, given, strict=True):
             if verdict.adapter != asked.adapter or verdict.threshold not in (None, asked.threshold):
                 raise CheckFailed(
                     f"{asked.adapter} at {asked.threshold} on the guard {self._url} is {printable(verdict.adapter)} at "
                     f"{verdict.threshold} by now; run the same command again when it serves it"
                 )
-        return [given[asked.policy] for asked in self.asked]
+        return given
 
     def _check(self, messages: Sequence[Mapping[str, Any]]) -> GuardResponse:
         """The guard's answer; while it is busy or away, it is asked again."""

@@ -43,12 +43,10 @@ class Battery:
         self._bundles, self._renderer, self._model = bundles, bundles[0].renderer(base), base.model
         self.policies = tuple(bundle.policy.id for bundle in bundles)
         self._computing, self._closed, self._process, self._most = Lock(), False, os.getpid(), max_tokens
-        if scorer != "vllm":
+        if scorer == "vllm":
+            self._scorer = Engine.of(bundles, base, base_location(settings))
+        else:
             self._scorer = Scorer(base, [bundle.weights for bundle in bundles])
-            self._answers, self._release = self._scorer.score_rows, self._scorer.close
-            return
-        engine = Engine.of(bundles, base, base_location(settings))
-        self._answers, self._release = engine.score_rows, engine.close
 
     def score(self, messages: Messages) -> Verdicts:
         """Every policy's verdict on one conversation, from one pass over it.
@@ -97,7 +95,7 @@ class Battery:
             with self._computing:
                 if self._closed:  # without its adapters the base would answer in their name
                     raise ConfigError("this battery is closed; score before close(), and read score_many inside `with`")
-                return self._answers(batch)
+                return self._scorer.score_rows(batch)
 
         for windows, logits_PL in answers(compute, ask(), self._most):
             while isinstance(name := names.popleft(), AloraError):
@@ -137,7 +135,7 @@ class Battery:
         with self._computing:
             if not self._closed:
                 self._closed = True
-                self._release()
+                self._scorer.close()
 
     def __enter__(self) -> Self:
         return self

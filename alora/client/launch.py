@@ -19,13 +19,8 @@ _MOST_LOGPROBS = 20  # vLLM's own default
 def server_command(
     folder: Path, name: str, adapters: Sequence[ServedAdapter], labels: int, dtype: str, settings: ServingSettings
 ) -> list[str]:
-    """The command line of vLLM's OpenAI server.
-
-    Args:
-        folder: the base's, served under ``name``.
-        labels: most labels of a policy, whose log-probabilities one request asks for.
-        dtype: what the base runs in.
-    """
+    """The command line of vLLM's OpenAI server, for the base in ``folder`` under ``name``; ``labels`` is how many the
+    policy with the most has."""
     modules = [json.dumps({"name": adapter.name, "path": str(adapter.folder)}) for adapter in adapters]
     chosen = {
         "--host": settings.host,
@@ -44,7 +39,12 @@ def server_command(
     }
     options = [word for option, value in chosen.items() for word in (option, str(value))]
     flags = ["--enable-lora", "--enable-prefix-caching", "--lora-modules", *modules]
-    return [*_server(folder), *options, *flags, *settings.arguments]
+    server = [sys.executable, "-P", "-m"]
+    if package_version("vllm") is not None:
+        server += ["vllm.entrypoints.cli.main", "serve", str(folder)]
+    else:  # a CPU build's `vllm serve` looks for a distribution called vllm
+        server += ["vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    return [*server, *options, *flags, *settings.arguments]
 
 
 def server_environment() -> dict[str, str]:
@@ -58,11 +58,3 @@ def server_environment() -> dict[str, str]:
         "VLLM_PLUGINS": ",".join(sorted({*plugins, "alora"})),
         **os.environ,
     }
-
-
-def _server(folder: Path) -> list[str]:
-    """``vllm serve``; with a CPU build its API server, since its ``vllm serve`` looks for a distribution called
-    vllm."""
-    if package_version("vllm") is not None:
-        return [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
-    return [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]

@@ -25,32 +25,20 @@ LabelLogits = Callable[["Prefix", Sequence["Suffix"], Sequence[str | None]], lis
 def parity(
     bundle: Bundle, renderer: Renderer, ask: LabelLogits, dtype: str, honest: str, controls: dict[str, str | None]
 ) -> ParityRecord:
-    """Ask an engine for a bundle's golden rows, as ``honest`` and as each of ``controls``, which must differ.
-
-    Args:
-        ask: label log-probabilities of a prefix and suffixes under adapters by name (None: the base).
-        dtype: what the engine computes in.
-        honest: the name under which the engine has the bundle's adapter.
-        controls: faulty adapters: what is wrong with each, and the engine's name for it.
-    """
-    stored_dtype = bundle.manifest.base.dtype
+    """Ask an engine that computes in ``dtype`` for a bundle's golden rows: by ``ask``, under the adapter's name there
+    (``honest``), and under that of each faulty one in ``controls`` (what is wrong → name), which must differ."""
+    stored_dtype, prefixes = bundle.manifest.base.dtype, [renderer.prefix(row.conversation) for row in bundle.golden]
     bound = tolerance(dtype, stored_dtype)
-    difference = _disagreement(bundle, renderer, ask, honest)
-    seen = []
-    for fault, name in controls.items():
-        far = _disagreement(bundle, renderer, ask, name)
-        seen.append(ControlRecord(fault, far > bound, f"golden rows: differ by {far:.2e}"))
+
+    def differs(name: str | None) -> float:
+        answers = [ask(prefix, [bundle.suffix], [name])[0].tolist() for prefix in prefixes]
+        return disagreement(bundle.golden, answers)
+
+    difference, far = differs(honest), {fault: differs(name) for fault, name in controls.items()}
+    seen = [ControlRecord(fault, by > bound, f"golden rows: differ by {by:.2e}") for fault, by in far.items()]
     passed = difference <= bound and all(control.caught for control in seen)
     finite = difference if math.isfinite(difference) else None
     return ParityRecord(len(bundle.golden), dtype, stored_dtype, finite, bound, passed, tuple(seen))
-
-
-def _disagreement(bundle: Bundle, renderer: Renderer, ask: LabelLogits, name: str | None) -> float:
-    answers = []
-    for row in bundle.golden:
-        (logits_L,) = ask(renderer.prefix(row.conversation), [bundle.suffix], [name])
-        answers.append(logits_L.tolist())
-    return disagreement(bundle.golden, answers)
 
 
 def compare_answers(
@@ -79,8 +67,8 @@ def compare_answers(
 
 def _furthest(own: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
     """Largest difference of two log-probabilities over the labels, relative above 1; not a number where one is none."""
-    pairs = [
-        (first.float().log_softmax(0), second.float().log_softmax(0)) for first, second in zip(own, theirs, strict=True)
-    ]
-    differences = [((first - second).abs() / first.abs().clamp_min(1)).max() for first, second in pairs]
+    differences = []
+    for pair in zip(own, theirs, strict=True):
+        first, second = (logits_L.float().log_softmax(0) for logits_L in pair)
+        differences.append(((first - second).abs() / first.abs().clamp_min(1)).max())
     return float(torch.stack(differences).max())

