@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_validator
 
-from alora.wire.native import GuardResponse, Many, Options, PolicyVerdict
+from alora.wire.native import GuardRequest, GuardResponse, Many, Options, PolicyVerdict
 
 MODEL = "alora"  # what ``model`` names the guard
 MOST_TEXTS = 100  # of one moderation request, each a conversation of its own
@@ -22,14 +22,6 @@ _OPENAIS = {
     "self_harm_intent": "self-harm/intent",
     "sexual_minors": "sexual/minors",
     "violence_graphic": "violence/graphic",
-}
-_OTHERS = {  # options of ``/v1/guard``, and what a decision does
-    "cache_salt": None,
-    "on_failure": "closed",
-    "policies": None,
-    "priority": 0,
-    "stop_on_block": False,
-    "stream": False,
 }
 _Few = Field(max_length=MOST_TEXTS, fail_fast=True)
 
@@ -160,8 +152,9 @@ class DecisionRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_options_of_other_routes(cls, given: Any) -> Any:
-        asked = given if isinstance(given, dict) else {}
-        wrong = [name for name, usual in _OTHERS.items() if asked.get(name) not in (None, usual)]
+        asked, known = given if isinstance(given, dict) else {}, GuardRequest.model_fields
+        others = sorted(known.keys() - {"messages", *cls.model_fields})
+        wrong = [name for name in others if asked.get(name) not in (None, known[name].default)]
         if wrong:
             raise ValueError(f"{wrong[0]} is not an option of this route; it takes prompt_cache_key and deadline_ms")
         return given
