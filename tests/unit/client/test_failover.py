@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from alora.client.failover import Failover, session_id
+from alora.client.guard import Failover, session_id
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.transport import Full, Unreachable
 
@@ -44,7 +44,7 @@ def test_servers_share_conversations_evenly_and_a_new_one_takes_only_its_own():
 )
 def test_one_that_is_up_keeps_its_conversations_and_one_that_is_gone_comes_last_for_a_while(error, away, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("alora.client.failover.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("alora.client.guard.time", SimpleNamespace(monotonic=lambda: now[0]))
     servers = Failover(URLS)
     own, second, third = servers.order("session")
 

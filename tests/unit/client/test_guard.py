@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from alora.client.failover import session_id
-from alora.client.guard import AsyncGuard, Guard
+from alora.client.guard import AsyncGuard, Guard, session_id
 from alora.errors import ConfigError, PromptRefused
 from alora.wire.native import GuardResponse
 from tests.unit.test_transport import raw
