@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from alora.config.sweep import JobRecord
 
 VERBS = {
-    "new": "NAME: a recipe folder with a policy and a few rows; alora train runs on it as it is",
+    "new": "NAME: a recipe folder with a policy and a few rows, ready for alora train",
     "generate": "judge.url=URL: labelled rows from a policy's text, by a model behind an OpenAI-compatible endpoint",
     "check": "every row, label, token and length, before any money is spent",
     "train": "train, evaluate, calibrate, certify KV identity, export",
@@ -46,7 +46,7 @@ VERBS = {
     "report": "verdicts=DIR: what verdicts on a log say: rates over time, co-firing, examples, drift",
     "label": "verdicts=DIR data=LOG output=FILE: the rows of a log that are worth a label",
     "serve": "battery=DIR: a guard in stock vLLM's server, every policy in one request; serving.scorer=packed: no vLLM",
-    "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT, Trainer, TRL",
+    "bench": "serving: aLoRA, LoRA, base, packed scorer on vLLM; training: against PEFT and TRL",
     "plan": "plan.rate=N: devices, memory, p95 and cost for your traffic, next to standard LoRA, with every assumption",
     "doctor": "versions, devices, base and caches, and what will not work here",
 }

@@ -10,30 +10,32 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from alora.cli import VERBS
 from alora.config.arguments import POSITIONAL
 from alora.config.paths import configs_folder, recipes_folder
 from alora.config.schema import Recipe
-from alora.config.setting import Limits, settings_of
+from alora.config.setting import LARGEST, Limits, settings_of
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = ("configuration.md", "commands.md")
 _PART = re.compile(r"(?P<open><!-- generated: (?P<name>[\w ]+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
-_NOT_GROUPS = ("hydra", "recipe")
+BY_HELP = ("bench", "compare", "plan")  # of the lab's verbs: their --help lists them
+_NOT_GROUPS = ("hydra", "recipe", *BY_HELP)
 
 
 def settings_part() -> str:
-    """Every key of the schema: default, meaning and what it may be."""
+    """Every key of the schema that the page lists: default, meaning and what it may be."""
     parts = ["### Top level\n\n" + _section("", Recipe)]
     for key, kind, _ in settings_of(Recipe):
-        if is_dataclass(kind):
+        if is_dataclass(kind) and key.partition(".")[0] not in BY_HELP:
             about = " ".join((kind.__doc__ or "").split()).replace("``", "`")
             parts.append(f"### {key}\n\n{about}\n\n{_section(f'{key}.', kind)}")  # type: ignore[arg-type]
     return "\n\n".join(parts)
@@ -41,10 +43,12 @@ def settings_part() -> str:
 
 def groups_part() -> str:
     """Every config group with its options and what their files say of themselves."""
-    rows = []
+    texts: dict[tuple[str, str], list[str]] = {}  # options of a group that say the same share a row
     for group in sorted(path for path in configs_folder().iterdir() if path.is_dir() and path.name not in _NOT_GROUPS):
         for option in sorted(group.rglob("*.yaml")):
-            rows.append([f"`{group.name}={option.relative_to(group).with_suffix('')}`", _opening(option)])
+            name = f"`{group.name}={option.relative_to(group).with_suffix('')}`"
+            texts.setdefault((group.name, _opening(option)), []).append(name)
+    rows = [[", ".join(names), what] for (_, what), names in texts.items()]
     rows += [[f"`recipe={file.stem}`", _opening(file)] for file in sorted(recipes_folder().glob("*.yaml"))]
     return _table(("on the command line", "what it is"), rows)
 
@@ -67,23 +71,37 @@ def _section(prefix: str, section: type) -> str:
         if "." in key or is_dataclass(kind):
             continue
         default = getattr(defaults, key)
-        rows.append([f"`{prefix}{key}={_plain(default)}`", limits.meaning, _values(kind, default, limits)])
-    return _table(("setting and default", "meaning", "values"), rows)
+        about = filter(None, (limits.meaning, *_values(kind, default, limits)))
+        rows.append([f"`{prefix}{key}={_plain(default)}`", "; ".join(about)])
+    return _table(("setting", "meaning"), rows)
 
 
-def _values(kind: Any, default: Any, limits: Limits) -> str:
-    """The type, unless choices or a form of words show it; the range; what a file may give. A default shows null."""
-    choices, name = ", ".join(f"`{choice}`" for choice in limits.choices), _kind(kind)
-    name = name.removesuffix(" or null") if default is None else name
-    values = choices or (limits.words if limits.form else ", ".join(filter(None, (name, limits.words))))
-    if limits.in_files is None:
-        return values
-    return f"{values}; in a file only {', '.join(f'`{_plain(value)}`' for value in limits.in_files)}"
+def _values(kind: Any, default: Any, limits: Limits) -> Iterator[str]:
+    """What a setting may be, beyond what its default shows; what a file may give."""
+    if limits.choices and limits.choices != tuple(default or ()):
+        yield ", ".join(f"`{choice}`" for choice in limits.choices)
+    elif limits.form is not None:
+        yield limits.words
+    else:
+        yield _within(kind, default, limits)
+    if limits.in_files is not None:
+        yield f"in a file only {', '.join(f'`{_plain(value)}`' for value in limits.in_files)}"
 
 
-def _kind(hint: Any) -> str:
-    text = hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
-    return text.replace("typing.", "").replace(" | ", " or ").replace("None", "null")
+def _within(kind: Any, default: Any, limits: Limits) -> str:
+    """A number's range, such as ``≥ 1``, after its type where the default is null."""
+    bounds = []
+    if limits.least > -math.inf and limits.most < LARGEST:
+        bounds.append(f"{limits.least:g} to {limits.most:.10g}")
+    else:
+        bounds += [f"≥ {limits.least:g}"] if limits.least > -math.inf else []
+        bounds += [f"> {limits.above:g}"] if limits.above > -math.inf else []
+        bounds += [f"< {limits.below:g}"] if limits.below < math.inf else []
+        bounds += [f"≤ {limits.most:.10g}"] if limits.most < LARGEST else []
+    if not bounds:
+        return ""
+    name = "each" if isinstance(default, list) else get_args(kind)[0].__name__ if default is None else ""
+    return f"{name} {', '.join(bounds)}".strip() + "".join(f", or {number}" for number in limits.also)
 
 
 def _plain(value: Any) -> str:

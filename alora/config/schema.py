@@ -32,7 +32,7 @@ SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
 DEVICES = ("cpu", "l4", "a100_80gb", "l40s", "h100", "h200", "b200")
 TRACKERS = ("none", "tensorboard", "wandb", "mlflow", "trackio")
 _CARD_WORD = (re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*").fullmatch, "letters, digits, '.' and '-'")
-_SOURCES = (bool, "a file, hub:NAME, or a list of them such as [a.jsonl,b.csv]")
+_SOURCES = (bool, "a file, hub:NAME, or a list such as [a.jsonl,b.csv]")
 _QUANTIZED = {
     "gptq": "PEFT silently trains a plain LoRA on GPTQ layers; use the bf16 base",
     "hqq": "PEFT silently trains a plain LoRA on HQQ layers; use the bf16 base",
@@ -61,7 +61,7 @@ class BaseSettings:
                                        refused=_QUANTIZED)  # fmt: skip
     trust_remote_code: bool = setting(False, "run the base's own Python", in_files=(False,))
     chat_template: str | None = setting(
-        None, "plain, or a Jinja FILE, for a base without one; null: the base's or the artifact's own",
+        None, "plain or a Jinja FILE, for a base without one; null: its own, or the artifact's",
         read_by=(*_TRAINING, *OF_ARTIFACT), some=True,
     )  # fmt: skip
     template_kwargs: dict[str, bool] = setting({}, "passed to the chat template (enable_thinking)")
@@ -75,7 +75,7 @@ class AdapterSettings:
     rank: int = setting(16, "of the two factors A and B", least=1, most=MOST_RANK)
     alpha: float | None = setting(None, "null: twice the rank", above=0)
     targets: list[str] = setting(
-        TARGETS, "modules to adapt; all-linear: every linear layer but the output layer", some=True, distinct=True
+        TARGETS, "all-linear: every linear layer but the output layer", some=True, distinct=True
     )
 
 
@@ -86,26 +86,24 @@ class PolicySettings:
     file: str | None = setting(None, "YAML with id, title, rule, labels",
                              read_by=(*_TRAINING, "evaluate", "generate"), some=True, of=_WITH_POLICY)  # fmt: skip
     id: str | None = setting(None, "which one of the file, or the inline policy's own")
-    title: str | None = setting(None, "its name; prompt.instruction can put it into the suffix")
-    rule: str | None = setting(None, "what is and is not allowed, in sentences")
+    title: str | None = setting(None, "a few words, for people and reports")
+    rule: str | None = setting(None, "what is and is not allowed")
     labels: dict[str, str] = setting({}, "label → answer word, positive first; empty: violation/ok")
     judge: str | None = setting(
-        None, "what the rule is about; null: what the file says, or the conversation",
+        None, "null: what the file says, or the conversation",
         choices=("conversation", "last_turn"),
     )  # fmt: skip
 
 
 @dataclass
 class ColumnSettings:
-    """Names of the columns that hold what alora needs."""
+    """Names of columns."""
 
-    messages: str = setting(
-        "messages", "the column of messages, or text columns such as prompt,response; usual names are detected"
-    )
-    label: str = setting("label", "the label column; several policies: a name with %policy%, one column for each")
+    messages: str = setting("messages", "messages, or texts such as prompt,response; usual names are detected")
+    label: str = setting("label", "%policy% in it: a column for each policy")
     labels: str = setting("labels", "of several: {policy: label}")
     id: str = setting("id", "names a row in reports")
-    group: str | None = setting(None, "rows with the same value (customer, thread) are never on both sides of a split")
+    group: str | None = setting(None, "rows with one value (customer, thread) stay on one side of a split")
     split: str | None = setting(None, "train, validation or test: each takes its own rows of a file",
                                 of=(*_WITH_LABELS,))  # fmt: skip
     time: str | None = setting(None, "kept next to the verdicts, for rates over time", of=("score", "report", "label"))
@@ -113,43 +111,41 @@ class ColumnSettings:
 
 @dataclass
 class DataSettings:
-    """Labelled conversations: JSON, CSV, TSV or Parquet files, ``hub:NAME[:SPLIT]`` data sets, or a list of them."""
+    """Labelled conversations: files, ``hub:NAME[:SPLIT]`` data sets, or a list of them."""
 
     train: Any = setting(
-        None, "rows to train on; train: `generate` makes them from the policy's text, with judge.model",
+        None, "`generate` (alora train): from the policy's text, by judge.model",
         read_by=_TRAINING, some=True, form=_SOURCES, of=(*_TRAINING, "evaluate", "recalibrate"),
     )  # fmt: skip
     validation: Any = setting(
         None, "null: a share of data.train", read_by=(*_TRAINING, "generate", "recalibrate"), form=_SOURCES
     )
     test: Any = setting(
-        None, "rows that are only measured on, never fitted to",
+        None, "measured on, never fitted to",
         read_by=(*_TRAINING, "evaluate", "fleet", "generate"), form=_SOURCES,
         of=(*_TRAINING, "evaluate", "fleet", "generate", "validate"),
     )  # fmt: skip
-    weights: list[float] = setting([], "loss weight of each source in data.train; []: 1 each",
+    weights: list[float] = setting([], "of the loss, one for each source in data.train",
                                    above=0, most=1e6, of=_TRAINING)  # fmt: skip
     folds: int | None = setting(
-        None, "parts held out in turn to calibrate by; null: 3 below 600 rows, else 1: one split",
+        None, "held out in turn to calibrate by; null: 3 below 600 rows, else 1 (one split)",
         least=1, most=10, of=_TRAINING,
     )  # fmt: skip
-    validation_share: float = setting(0.15, "of each label, by a hash of each text, where there are no folds", above=0,
+    validation_share: float = setting(0.15, "of each label, where there are no folds", above=0,
                                       below=1, of=(*_TRAINING, "generate"))  # fmt: skip
-    format: str | None = setting(None, "how rows hold a conversation; null: recognised by the first 50 of each file",
+    format: str | None = setting(None, "null: recognised by the first 50 rows of each file",
                                  choices=FORMATS)  # fmt: skip
     label_map: dict[str, str] = setting({}, 'label in the data → label of the policy; "*": every other value',
                                         of=_WITH_LABELS)  # fmt: skip
-    label_turn: str = setting("none", "last: the last turn is the label, and no part of the conversation",
+    label_turn: str = setting("none", "last: the last turn is the label",
                               choices=("none", "last"), of=_WITH_LABELS)  # fmt: skip
     unlabelled: str = setting("refuse", "rows without a label (blank, N/A, nan, None)", choices=("refuse", "leave_out"),
                               of=_WITH_LABELS)  # fmt: skip
-    role_map: dict[str, str] = setting(
-        {}, 'role or speaker in the data → role; human, gpt, agent and their like need no entry; "*": any other speaker'
-    )
+    role_map: dict[str, str] = setting({}, 'speaker in the data → role, beyond the usual names; "*": any other')
     reasoning: str = setting("leave_out", "of the assistant, in <think> tags, fields or blocks",
                              choices=("leave_out", "read", "refuse"))  # fmt: skip
-    skip_media: bool = setting(False, "leave images, audio, files and unknown keys out instead of refusing the row")
-    skip_empty: bool = setting(False, "leave out rows without any text instead of refusing them",
+    skip_media: bool = setting(False, "leave out images, audio, files and unknown keys; false: refuse the row")
+    skip_empty: bool = setting(False, "leave out rows without text; false: refuse them",
                                of=_WITH_LABELS)  # fmt: skip
     noise: bool = setting(False, "list doubtful labels, by words and judge.url", of=("check",))
     columns: ColumnSettings = section(ColumnSettings)
@@ -160,11 +156,9 @@ class PromptSettings:
     """How a conversation and a policy become token ids."""
 
     layout: str = setting("transcript", "turns: the chat template's own roles", choices=("transcript", "turns"))
-    instruction: str = setting(
-        "none", "how much of the policy each suffix spells out", choices=("none", "title", "rule")
-    )
+    instruction: str = setting("none", "what a suffix spells out of the policy", choices=("none", "title", "rule"))
     max_prefix_tokens: int = setting(4096, "longer conversations are cut", least=1)
-    truncation: str = setting("middle", "what a too long conversation loses; windows: nothing, scored in parts",
+    truncation: str = setting("middle", "what a longer conversation loses; windows: nothing, scored in parts",
                               choices=("middle", "start", "windows"))  # fmt: skip
 
 
@@ -179,12 +173,12 @@ class TrainingSettings:
     learning_rate: float | None = setting(
         None, "null: 1.2e-3 at rank 16 and width 576, by width and rank", above=0, most=1e300
     )
-    class_weights: str = setting("none", "balanced: each label has the same total weight (rare positives)",
+    class_weights: str = setting("none", "balanced: the same total weight for each label (rare positives)",
                                  choices=("none", "balanced"))  # fmt: skip
     weight_decay: float = setting(0.0, "of AdamW", least=0)
     warmup_ratio: float = setting(0.05, "share of the steps", least=0, most=1)
     scheduler: str = setting("cosine", "of the learning rate", choices=SCHEDULERS)
-    max_grad_norm: float = setting(1.0, "gradients are clipped to it; 0: never", least=0)
+    max_grad_norm: float = setting(1.0, "clips gradients; 0: never", least=0)
     seed: int = setting(0, "of the weights and of the rows' order", least=0, most=2**32 - 1,
                       of=("train", "compare", "generate"))  # fmt: skip
     evaluations_per_epoch: int = setting(1, "each writes a checkpoint", least=1)
@@ -195,18 +189,18 @@ class TrainingSettings:
         None, "of prefix KV kept across epochs; null: half of the free memory", least=0, most=2**62
     )
     threads: int | None = setting(None, "null: torch's own choice", least=1, most=1024)
-    shard_base: bool = setting(False, "under torchrun: each process holds a part of the frozen base (FSDP2)")
+    shard_base: bool = setting(False, "under torchrun: a part of the base in each process (FSDP2)")
     engine: str = setting("alora", "trl: a standard LoRA by TRL's SFTTrainer", choices=("alora", "trl"))
 
 
 @dataclass
 class TrackingSettings:
-    """Where a run's figures go besides its folder. Nothing is sent anywhere unless ``kind`` asks for it."""
+    """Where a run's figures go besides its folder; nothing is sent unless ``kind`` asks for it."""
 
-    kind: str = setting("none", "nothing is sent unless asked for", choices=TRACKERS)
-    every: int = setting(1, "optimiser steps from one recorded training loss to the next", least=1)
+    kind: str = setting("none", "", choices=TRACKERS)
+    every: int = setting(1, "optimiser steps between recorded training losses", least=1)
     project: str = setting("alora", "wandb, mlflow (its experiment), trackio")
-    entity: str | None = setting(None, "wandb: the team or account; null: the one that is logged in")
+    entity: str | None = setting(None, "wandb: team or account; null: the one logged in")
     group: str | None = setting(None, "wandb, mlflow: runs shown together; null: the recipe's name")
     tags: list[str] = setting([], "wandb, mlflow")
     mode: str | None = setting(None, "wandb; null: what WANDB_MODE says, else online", choices=("online", "offline"))
@@ -240,7 +234,7 @@ class CompareSettings:
 
     arms: list[str] = setting(
         ["alora", "lora", "prompt", "probe", "bag_of_words"],
-        "alora_cleaned: aLoRA without doubtful training rows",
+        "alora_cleaned: without doubtful training rows",
         some=True,
         choices=ARMS,
     )
@@ -274,22 +268,22 @@ class JudgeSettings:
 
 @dataclass
 class GenerateSettings:
-    """``alora generate``: rows from a policy's text, by the model that ``judge`` names."""
+    """``alora generate``, by the model that ``judge`` names."""
 
     pairs: int = setting(200, "minimal pairs: a conversation for each label", least=1)
     votes: int = setting(3, "that must agree on a conversation's label", least=1, most=10)
     judges: list[str] = setting([], "models that vote in turn, at judge.url; empty: judge.model", distinct=True)
-    hold_out: str | None = setting(None, "a dimension whose values in validation rows no training row has")
+    hold_out: str | None = setting(None, "a dimension whose validation values no training row has")
     temperature: float = setting(0.8, "of written conversations", least=0, most=2)
     max_tokens: int = setting(1500, "of a written pair, and of the dimensions", least=1)
     max_calls: int | None = setting(None, "requests, all calls of a folder together", least=1)
     max_cost: float | None = setting(None, "in the currency of judge.input_price", above=0)
-    similarity: float = setting(0.7, "share of common word trigrams that duplicates exceed", above=0, most=1)
+    similarity: float = setting(0.7, "common word trigrams above which rows are duplicates", above=0, most=1)
 
 
 @dataclass
 class FleetSettings:
-    """``alora fleet``: the report on a battery, and when it fails."""
+    """``alora fleet``: when the report on a battery fails."""
 
     against: str | None = setting(None, "the battery's last version: drift on the same rows", read_by=("fleet",))
     figures: list[str] = setting(["auroc", "f1"], "must be measurable, and not fall", some=True, choices=FIGURES)
@@ -298,12 +292,12 @@ class FleetSettings:
 
 @dataclass
 class LogsSettings:
-    """``alora score`` of a log into Parquet, and what ``alora report`` and ``alora label`` make of the verdicts."""
+    """``alora score`` into Parquet, ``alora report`` and ``alora label``."""
 
     verdicts: str | None = setting(None, "a folder or file that alora score wrote", read_by=("report", "label"))
     against: str | None = setting(None, "label: verdicts on the same rows by another version", read_by=("label",))
     shard_rows: int = setting(4096, "score: the most that a kill loses", least=1)
-    actors: int | None = setting(None, "cluster=ray: scorers; null: one for each GPU, or else each CPU", least=1)
+    actors: int | None = setting(None, "cluster=ray; null: one for each GPU, else each CPU", least=1)
     examples: int = setting(5, "of each kind and policy", least=0, of=("report",))
     rows: int = setting(100, "to export for each policy", least=1, of=("label",))
 
@@ -330,7 +324,7 @@ class PlanSettings:
 class IdentitySettings:
     """The KV identity check."""
 
-    dtypes: list[str] = setting([], "empty: float32, and bfloat16 where the device has it in hardware", choices=DTYPES)
+    dtypes: list[str] = setting([], "empty: float32, and bfloat16 where the hardware has it", choices=DTYPES)
     conversations: int = setting(3, "on which KV is compared", least=1)
     negative_controls: bool = setting(True, "plant faults that the check must catch")
 
@@ -342,21 +336,19 @@ class ExportSettings:
     golden_rows: int = setting(8, "rows with logits to check", least=0)
     push_to: str | None = setting(None, "hub repository id", in_files=(None,))
     private: bool = setting(True, "whether push_to creates a private repository", in_files=(True,))
-    license: str | None = setting(None, "for the card: the hub's name of it, such as apache-2.0", form=_CARD_WORD)
-    languages: list[str] = setting([], "for the card: of the conversations, such as en", form=_CARD_WORD)
+    license: str | None = setting(None, "for the card, such as apache-2.0", form=_CARD_WORD)
+    languages: list[str] = setting([], "for the card, such as en", form=_CARD_WORD)
 
 
 @dataclass
 class ServingSettings:
-    """``alora serve``: stock vLLM's OpenAI server with bundles in it, or the guard alone."""
+    """``alora serve``."""
 
     scorer: str = setting("vllm", "packed: the guard alone, in this process", choices=("vllm", "packed"))
-    host: str = setting(
-        "127.0.0.1", "the address to listen on", form=(str.strip, "an address"), in_files=("127.0.0.1",)
-    )
+    host: str = setting("127.0.0.1", "to listen on", form=(str.strip, "an address"), in_files=("127.0.0.1",))
     port: int = setting(8000, "of the server", least=1, most=65535)
     max_loras: int | None = setting(None, "adapters in one step; null: all", least=1)
-    room: int = setting(8, "more to load while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)", least=0)
+    room: int = setting(8, "to load while it runs (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)", least=0)
     max_model_len: int | None = setting(None, "tokens; null: the base's own", least=1)
     queue_requests: int | None = setting(None, "conversations at a time; null: 32, on a GPU 256", least=1)
     queue_tokens: int | None = setting(None, "the same in tokens; null: 16384, on a GPU 262144", least=1)
@@ -394,10 +386,10 @@ class BenchSettings:
     rank: int = setting(8, "of random adapters", least=1)
     targets: list[str] = setting(TARGETS, "of random adapters", some=True)
     prefixes: list[int] = setting([500, 2000], "tokens", least=1, some=True, distinct=True)
-    suffix: int = setting(32, "tokens of a policy's instruction; three are the invocation's", least=4)
+    suffix: int = setting(32, "tokens of a policy's instruction, three of them invocation", least=4)
     policies: list[int] = setting([1, 8, 32, 100], "on one conversation", least=1, some=True, distinct=True)
     baselines: list[str] = setting(list(BASELINES), "of training", some=True, distinct=True, choices=BASELINES)
-    own_rows: int = setting(8, "training: conversations of each policy, none labelled for two; 0: left out", least=0)
+    own_rows: int = setting(8, "training: conversations of each policy alone; 0: none", least=0)
     rounds: int = setting(3, "at least; a workload of few cells runs more", least=1)
     limit_s: float | None = setting(None, "seconds after which nothing new begins", above=0)
     seed: int = setting(0, "of all that is random", least=0, most=2**32 - 1)
@@ -421,9 +413,7 @@ class Recipe:
 
     name: str = setting("run", "of the run", form=(names_a_folder, "a folder's name: no slash, 200 letters at most"),
                         of=("new", "train", "compare"))  # fmt: skip
-    run_dir: str = setting(
-        "runs/${name}", "where everything of a run is kept", some=True, of=("train", "compare", "check")
-    )
+    run_dir: str = setting("runs/${name}", "where a run is kept", some=True, of=("train", "compare", "check"))
     base: BaseSettings = section(BaseSettings, *_TRAINING, *OF_ARTIFACT, "plan", "bench", "doctor")
     adapter: AdapterSettings = section(AdapterSettings, *_TRAINING, "plan")
     policy: PolicySettings = section(PolicySettings, *_WITH_POLICY)
@@ -457,22 +447,18 @@ class Recipe:
     bundles: list[str] = setting([], "several bundles, on one base", read_by=("score", "serve"))
     scorer: str = setting(
         "packed",
-        "what computes verdicts; validate: whose KV is checked (packed: transformers')",
+        "what computes verdicts; validate: whose KV is checked",
         form=(is_scorer, "packed, vllm, or for alora score http://HOST:PORT"),
         in_files=("packed", "vllm"),
         of=("score", "validate", "recalibrate"),
     )
-    cluster: str | None = setting(
-        None, "ray: a log's shards by actors of a Ray cluster ($RAY_ADDRESS)", choices=("ray",), of=("score",)
-    )
+    cluster: str | None = setting(None, "a log's shards by Ray actors ($RAY_ADDRESS)", choices=("ray",), of=("score",))
     conversation: str | None = setting(
         None,
-        "a JSON file, or - for standard input; score, report, label: also a file of rows",
+        "a JSON file, or - for standard input; score, report, label: or a file of rows",
         read_by=("train", "score", "report", "label"),
     )
-    output: str | None = setting(
-        None, "file or folder for the result (report, verdicts or bundle)", of=("new", *_PRINTING, "report", "label")
-    )
+    output: str | None = setting(None, "file or folder of the result", of=("new", *_PRINTING, "report", "label"))
     json: bool = setting(False, "print the result as one JSON document", of=("compare", *_PRINTING))
     strict: bool = setting(
         False,
