@@ -21,12 +21,13 @@ from alora.verdict import OperatingPoint
 from scripts.run_docs import ROOT
 
 PAGE = ROOT / "docs" / "export_format.md"
-_ROW = re.compile(r"^\| `(?P<key>[\w.\[\]]+)` \|", re.MULTILINE)
+_ROW = re.compile(r"^\| (?P<keys>`[^|]+`) \|", re.MULTILINE)
 
 
 def documented() -> set[str]:
     text = PAGE.read_text(encoding="utf-8")
-    return set(_ROW.findall(text[text.index("## alora.json") : text.index("## What is checked")]))
+    rows = _ROW.findall(text[text.index("## alora.json") : text.index("## What is checked")])
+    return {key for row in rows for key in re.findall(r"`([\w.\[\]]+)`", row)}
 
 
 def keys(value: Any, known: set[str], path: str = "") -> Iterator[str]:
