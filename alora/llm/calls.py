@@ -1,4 +1,4 @@
-"""Requests that are answered once: every answer is kept in ``calls.jsonl``, and what it cost counts towards the budget.
+"""Paid answers, kept so that none is asked for twice. In ``calls.jsonl`` they count towards the budget.
 
 A run that was killed and called again reads the answers that it has and asks for the others. A request that failed or
 was refused is not kept, so the next call asks again; a filtered one is kept.
@@ -14,12 +14,50 @@ from typing import Any, Generic, TypeVar
 
 from alora.config.schema import GenerateSettings, JudgeSettings
 from alora.errors import ConfigError
-from alora.llm.answers import Answers
 from alora.llm.client import JudgeClient, JudgeUsage, NoAnswer
 from alora.received import decode
 
 Said = TypeVar("Said")
+Kept = TypeVar("Kept")
 _ASK_AGAIN = (NoAnswer.FAILED, NoAnswer.REFUSED)
+
+
+class Answers(Generic[Kept]):
+    """Answers by key, one JSON line each, and what they took; a line that was cut off is asked again.
+
+    Safe to share between threads.
+    """
+
+    def __init__(self, file: Path, read: Callable[[Mapping[str, Any]], Kept]) -> None:
+        self._file, self._lock = file, threading.Lock()
+        self.known: dict[str, Kept] = {}
+        self.usage = JudgeUsage()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._cut = ""  # ends a line that a kill cut, so that it spoils no other
+        for line in file.read_bytes().splitlines(keepends=True) if file.exists() else ():
+            self._cut = "" if line.endswith(b"\n") else "\n"
+            try:
+                content = json.loads(line)
+                known = {content["key"]: read(content)} if "key" in content else {}
+                self.usage += decode(JudgeUsage, content.get("usage", {}))
+                self.known |= known
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+
+    def add(self, key: str, answer: Kept, **content: Any) -> None:
+        with self._lock:
+            self.known[key] = answer
+            self._append({"key": key} | content)
+
+    def add_usage(self, usage: JudgeUsage) -> None:
+        with self._lock:
+            self.usage += usage
+            self._append({"usage": asdict(usage)})
+
+    def _append(self, content: Mapping[str, Any]) -> None:
+        with self._file.open("a", encoding="utf-8") as stream:
+            stream.write(f"{self._cut}{json.dumps(content)}\n")
+        self._cut = ""
 
 
 class BudgetSpent(Exception):
@@ -71,28 +109,30 @@ class Calls(JudgeClient):
         asked = [self._settings.model, list(request), options]  # without the URL: a local server's port may change
         key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         with self._asking.setdefault(key, threading.Lock()):
-            known = self._answers.known.get(key)
-            return self._ask(key, request, read, options) if known is None else Reply(read(known[0]), key, known[1])
+            if known := self._answers.known.get(key):
+                return Reply(read(known[0]), key, known[1])
+            return self._ask(key, request, read, options)
 
     def _ask(
         self, key: str, request: Sequence[dict[str, str]], read: Callable[[str | None], Said | None],
         options: Mapping[str, Any],
     ) -> Reply[Said]:  # fmt: skip
-        heard, spent, answer = list[str | None](), JudgeUsage(), NoAnswer.FAILED
+        text, spent, answer = None, JudgeUsage(), NoAnswer.FAILED
 
-        def keep(text: str | None) -> Said | None:
-            heard.append(text)
-            return read(text)
+        def keep(said: str | None) -> Said | None:
+            nonlocal text
+            text = said
+            return read(said)
 
         try:
             answer = self.complete(request, keep, spent, **options)
         finally:
             if answer not in _ASK_AGAIN:
-                text = heard[-1] if heard else None
                 self._answers.add(key, (text, spent), text=text, usage=asdict(spent))
             elif spent.requests:
                 self._answers.add_usage(spent)
-        counted = spent.input_tokens and (spent.output_tokens or not (heard and heard[-1]))
+        heard = spent.requests > spent.failed_requests
+        counted = spent.input_tokens and (spent.output_tokens or not text)
         if heard and self._limits.max_cost is not None and not counted:
             raise ConfigError(
                 f"{self.named}: its answers do not say how many tokens they took (usage), so generate.max_cost "

@@ -68,12 +68,7 @@ class JudgeUsage:
 
 
 class JudgeClient:
-    """Asks one model. Safe to share between threads.
-
-    Args:
-        settings: ``judge``; its ``url`` and ``model`` are set.
-        pause: seconds before the second try; doubled for each further one.
-    """
+    """Asks one model, also from several threads. ``pause``: seconds before the second try, doubled for each other."""
 
     def __init__(self, settings: JudgeSettings, pause: float = 1.0) -> None:
         self._settings, self._pause = settings, pause
@@ -107,43 +102,45 @@ class JudgeClient:
     ) -> Said | NoAnswer:  # fmt: skip
         """The model's answer to ``request`` as ``read`` returns it, or why there is none after all tries; ``refusal``
         says what went wrong last. What it takes is added to ``spent``. ``options`` go before the judge's own.
-
-        Raises:
-            ConfigError: the endpoint takes no such request at all.
-            RunError: too many requests in a row had no answer.
-        """
+        ConfigError where the endpoint takes no such request at all, RunError after too many without an answer."""
         spent = JudgeUsage() if spent is None else spent
         body = {"model": self._settings.model, "messages": list(request), "temperature": 0.0,
                 "max_tokens": self._settings.max_tokens} | options  # fmt: skip
-        why = NoAnswer.FAILED
-        for attempt in range(self._settings.retries + 1):
-            reply, why, wait = self._post(body, spent), NoAnswer.FAILED, 0.0
-            if reply is not None and reply.status_code == 200:
-                said = self._read(reply, read, spent)
-                if not isinstance(said, NoAnswer):
-                    self.answered()
-                    return said
-                why = said
-            elif reply is not None:
-                words = self._words(reply)
-                self._stop(reply, words, body["model"])
-                self.refusal = f"HTTP {reply.status_code}: {words[:300]}"
-                if reply.status_code in (400, 413, 422):
-                    return self._wear(NoAnswer.FILTERED if _FILTER.search(words) else NoAnswer.REFUSED)
-                wait = wait_of(reply.headers.get("retry-after"))
+        said, wait = self._once(body, read, spent)
+        for attempt in range(self._settings.retries):
             # An answer that cannot be read is asked for once more: at temperature 0 it says the same again.
-            if attempt >= (min(1, self._settings.retries) if why is NoAnswer.UNREADABLE else self._settings.retries):
+            if said is not NoAnswer.FAILED and (said is not NoAnswer.UNREADABLE or attempt):
                 break
             grown = self._pause * 2**attempt * (1 + random.random() / 4)  # apart: threads do not come back at once
             time.sleep(min(LONGEST_PAUSE, max(grown, wait)))
-        return self._wear(why)
+            said, wait = self._once(body, read, spent)
+        if isinstance(said, NoAnswer):
+            return self._wear(said)
+        self.answered()
+        return said
 
     def answered(self) -> None:
         """An answer is there, of this call or an earlier one: the endpoint can give some."""
         self._answered, self._in_a_row = True, 0
 
-    def _post(self, body: Mapping[str, Any], spent: JudgeUsage) -> httpx2.Response | None:
-        """The reply to a request, without the settings that the model refuses by name; None where none came."""
+    def _once(
+        self, body: Mapping[str, Any], read: Callable[[str | None], Said | None], spent: JudgeUsage
+    ) -> tuple[Said | NoAnswer, float]:
+        """What comes of one try, and after how many seconds the endpoint wants the next one."""
+        reply, words = self._post(body, spent)
+        if reply is None:
+            return NoAnswer.FAILED, 0.0
+        if reply.status_code == 200:
+            return self._read(reply, read, spent), 0.0
+        self._stop(reply, words, body["model"])
+        self.refusal = f"HTTP {reply.status_code}: {words[:300]}"
+        if reply.status_code in (400, 413, 422):
+            return NoAnswer.FILTERED if _FILTER.search(words) else NoAnswer.REFUSED, 0.0
+        return NoAnswer.FAILED, wait_of(reply.headers.get("retry-after"))
+
+    def _post(self, body: Mapping[str, Any], spent: JudgeUsage) -> tuple[httpx2.Response | None, str]:
+        """The reply to a request, without the settings that the model refuses by name, and what a refusal says; None
+        where none came."""
         while True:
             sent = {name: value for name, value in body.items() if name not in self._refused}
             self._gate()
@@ -152,10 +149,14 @@ class JudgeClient:
                 reply = self._http.post(self._url, content=json.dumps(sent))
             except httpx2.HTTPError:
                 reply = None
+            words = "" if reply is None else hidden(reply.text, self._key)[:MOST_WORDS]
             if reply is None or reply.status_code != 200:
                 self._count(spent, failed_requests=1)
-            if reply is None or not self._dropped_option(reply, sent):
-                return reply
+            if reply is not None and reply.status_code in (400, 422):
+                self._refused |= {*[name for name in _OPTIONAL if name in sent and _not_taken(name, words)][:1]}
+                if not self._refused.isdisjoint(sent):  # this thread or another one has left a setting out since
+                    continue
+            return reply, words
 
     def _gate(self) -> None:
         """Whether one more request may be sent: an error where it may not."""
@@ -196,30 +197,15 @@ class JudgeClient:
             "same command again: what was answered is kept"
         )
 
-    def _dropped_option(self, reply: httpx2.Response, sent: Mapping[str, Any]) -> bool:
-        """Leave out a setting that the model does not accept; True when the request has changed and should be sent
-        again. Compare with what this request sent: another thread may have dropped the setting since."""
-        if reply.status_code not in (400, 422):
-            return False
-        words = self._words(reply)
-        named = next((name for name in _OPTIONAL if name in sent and _not_taken(name, words)), None)
-        with self._lock:
-            self._refused |= {named} if named else set()
-            return not self._refused.isdisjoint(sent)
-
-    def _words(self, reply: httpx2.Response) -> str:
-        return hidden(reply.text, self._key)[:MOST_WORDS]
-
     def _stop(self, answer: httpx2.Response, words: str, model: str | None) -> None:
-        status, variable = answer.status_code, self._settings.api_key_env
-        state = "was refused" if self._key else "is missing"
-        key = f"the key in ${variable} {state}; export it, or name another variable with judge.api_key_env"
+        status, state = answer.status_code, "was refused" if self._key else "is missing"
+        key = f"the key in ${self._settings.api_key_env} {state}; export it, or name another with judge.api_key_env"
         remedies = {
             401: key,
+            402: f"it requires payment: {words[:300]}",
             403: key,
             404: f"check that the URL ends with its version (/v1) and that model {model!r} is served there "
             "(judge.model, generate.judges)",
-            402: f"it requires payment: {words[:300]}",
             405: f"it takes no chat completions: {words[:300]}",
         }
         if 300 <= status < 400:

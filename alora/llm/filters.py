@@ -27,8 +27,7 @@ def leak(case: Case, policy: Policy, pair: Sequence[Case] = ()) -> str | None:
     """What in a conversation gives the label away: the policy's id, its title, or a label.
 
     Everyday words do not: an id or a label without an underscore or a digit, unless it is the positive label and the
-    rule does not use it; a title of one or two words; and text that all sides of the pair hold, since it does not
-    separate them.
+    rule does not use it; a title of one or two words; and text that all sides of the pair hold.
     """
     text, sides = _words(_text(case.conversation)), [_words(_text(side.conversation)) for side in pair]
     rule = _words(policy.rule)

@@ -57,9 +57,7 @@ def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
     if recipe.generate.max_cost is not None and judge.input_price is None:
         raise ConfigError("generate.max_cost needs prices; set judge.input_price and judge.output_price")
     if len(judges := recipe.generate.judges) > recipe.generate.votes:
-        raise ConfigError(
-            f"generate.judges names {len(judges)} models; raise generate.votes to {len(judges)}, one each"
-        )
+        raise ConfigError(f"generate.judges names {len(judges)} models; raise generate.votes to {len(judges)}")
     if remark := in_the_clear(str(judge.url)):
         note(remark)
     folder = Path(recipe.output) if recipe.output else Path("generated") / policy.id
@@ -79,23 +77,19 @@ def generate(recipe: Recipe) -> tuple[Quality, Path, dict[str, Any]]:
 
 
 def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls, known: Sequence[Conversation]) -> Quality:
-    settings = recipe.generate
+    settings, file = recipe.generate, folder / "dimensions.yaml"
     questions = settings.pairs * (1 + len(policy.labels) * settings.votes)
-    limits = [
-        f"{name}={value:g}" for name in ("max_calls", "max_cost") if (value := getattr(settings, name)) is not None
-    ]
+    limits = {"max_calls": settings.max_calls, "max_cost": settings.max_cost}
+    budget = ", ".join(f"{name}={most:g}" for name, most in limits.items() if most is not None) or "none"
     note(f"{settings.pairs} pairs: about {questions} requests, up to twice as many where judges disagree; "
-         f"budget: {', '.join(limits) or 'none'}")  # fmt: skip
+         f"budget: {budget}")  # fmt: skip
     found: list[list[Case] | None] = []
     source, ended = "dimensions.yaml", ""
     try:
-        if not (folder / "dimensions.yaml").exists():
-            named = find_dimensions(calls, policy, recipe)
-            source = "model"
-            write_text(
-                folder / "dimensions.yaml", yaml.safe_dump(named or DIMENSIONS, allow_unicode=True, sort_keys=False)
-            )
-        dimensions = _dimensions(folder / "dimensions.yaml", settings.hold_out)
+        if not file.exists():
+            named, source = find_dimensions(calls, policy, recipe), "model"
+            write_text(file, yaml.safe_dump(named or DIMENSIONS, allow_unicode=True, sort_keys=False))
+        dimensions = _dimensions(file, settings.hold_out)
         source = "built in" if dimensions == DIMENSIONS else source
         found, ended = _ask(recipe, policy, calls, cells(dimensions, settings.pairs, recipe.training.seed))
     except BudgetSpent as spent:
@@ -103,9 +97,8 @@ def _rows(recipe: Recipe, policy: Policy, folder: Path, calls: Calls, known: Seq
     if ended:
         note(f"the budget is spent ({ended}); the same command with more of it goes on")
     if calls.refusal:  # its words may quote a row, so they go into no file
-        note(
-            printable(f"{calls.usage.failed_requests} requests failed; the last time the endpoint said {calls.refusal}")
-        )
+        failed = f"{calls.usage.failed_requests} requests failed"
+        note(printable(f"{failed}; the last time the endpoint said {calls.refusal}"))
     cases = [case for pair in found for case in pair or []]
     dropped = _dropped(recipe, policy, cases, known)
     kept = [case for case in cases if case.conversation.id not in dropped]
@@ -149,12 +142,8 @@ def _dropped(recipe: Recipe, policy: Policy, cases: Sequence[Case], known: Seque
         elif word := leak(case, policy, pairs[case.pair]):
             found[case.conversation.id] = f"leak: it holds {word!r}"
     left = [case for case in cases if case.conversation.id not in found]
-    copies = near_duplicates(
-        [case.conversation for case in left],
-        [case.pair for case in left],
-        recipe.generate.similarity,
-        known,
-    )
+    texts, owners = [case.conversation for case in left], [case.pair for case in left]
+    copies = near_duplicates(texts, owners, recipe.generate.similarity, known)
     return found | {left[number].conversation.id: f"copy: of {of}" for number, of in copies.items()}
 
 
@@ -180,19 +169,17 @@ def _split(cases: Sequence[Case], share: float, dimension: str | None) -> dict[s
 
 def _claim(folder: Path, policy: Policy) -> None:
     """Take ``folder``; ConfigError where it is another's, or its rows were edited and would be written over."""
-    mark = folder / _MARK
-    if mark.exists():
+    if (folder / _MARK).exists():
         _refuse_edits(folder, policy)
     elif folder.exists() and any(item.name != "dimensions.yaml" and not is_part(item) for item in folder.iterdir()):
         raise ConfigError(f"{folder} is not a folder of alora generate and is not empty; give another output=")
     else:
-        write_json(mark, asdict(_Mark(policy.as_dict())))
+        write_json(folder / _MARK, asdict(_Mark(policy.as_dict())))
 
 
 def _refuse_edits(folder: Path, policy: Policy) -> None:
     """ConfigError where the mark is another policy's, or of rows that are not those that lie there."""
-    mark = folder / _MARK
-    found = read_record(_Mark, mark, ConfigError, "give another output=")
+    found = read_record(_Mark, folder / _MARK, ConfigError, "give another output=")
     if found.generated_for != policy.as_dict():
         raise ConfigError(f"{folder} holds rows of another policy or rule; give another output=, or remove it")
     for name in ("train.jsonl", "validation.jsonl", _DROPPED):
@@ -213,7 +200,6 @@ def _dimensions(file: Path, held: str | None) -> dict[str, list[str]]:
         dimensions = decode(dict[str, list[str]], read_yaml(file, ConfigError, remedy), "the file")
     except TypeError as error:
         raise ConfigError(f"{file}: {error}; {remedy}") from error
-    dimensions = {str(name): values for name, values in dimensions.items()}  # 1 and '1' are one
     if not all([dimensions, *dimensions.values()]):
         raise ConfigError(f"{file} holds no dimensions, or one without values; {remedy}")
     if held is not None and len(set(dimensions.get(held, ()))) < 2:

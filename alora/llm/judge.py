@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from alora.config.schema import JudgeSettings
 from alora.data.conversation import LabelledConversation
 from alora.errors import ConfigError
-from alora.llm.answers import Answers
+from alora.llm.calls import Answers
 from alora.llm.client import JudgeClient, JudgeUsage, NoAnswer
 from alora.llm.judge_prompt import Answer, messages
 from alora.policy import Policy
@@ -68,18 +68,15 @@ def ask(
             raise
         finally:
             book.add_usage(client.usage)
-            note(f"{policy.id}: {_spent(client.usage, settings)}")
+            used = client.usage  # of this call alone, without the answers of earlier ones
+            cost = "" if settings.input_price is None else f", cost {used.cost(settings):.4f}"
+            tokens = f"{used.input_tokens} input and {used.output_tokens} output tokens"
+            note(f"{policy.id}: {used.requests} requests, {tokens}{cost}")
     if silent:  # an endpoint's words may quote a row, so they go into no file
         reasons = ", ".join(f"{count} {why.name.lower()}" for why, count in silent.items())
         words = f"; last refusal: {client.refusal}" if client.refusal else ""
         note(f"{policy.id}: {silent.total()} rows have no answer ({reasons}{words})")
     return given, book.usage, silent
-
-
-def _spent(usage: JudgeUsage, settings: JudgeSettings) -> str:
-    """What this call alone used, without the answers of earlier ones."""
-    cost = "" if settings.input_price is None else f", cost {usage.cost(settings):.4f}"
-    return f"{usage.requests} requests, {usage.input_tokens} input and {usage.output_tokens} output tokens{cost}"
 
 
 def _key(policy: Policy, row: LabelledConversation, settings: JudgeSettings) -> str:

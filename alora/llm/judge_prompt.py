@@ -36,23 +36,30 @@ def messages(policy: Policy, conversation: Conversation, max_characters: int) ->
     """The request's messages. A conversation of more than ``max_characters`` loses the middle of its longest texts."""
     turns = [{"role": message.role, "content": message.text} for message in conversation.messages]
     _shorten(turns, max_characters)
-    quoted = json.dumps(turns, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e")
-    labels = ", ".join(json.dumps(label, ensure_ascii=False) for label in policy.labels)
     asked = (
-        f"Policy: {policy.title}\n{policy.rule}\n\n"
-        f"Labels: {labels}. {json.dumps(policy.positive, ensure_ascii=False)} means that the policy is violated.\n\n"
-        f"<conversation>{quoted}</conversation>\n\n"
+        f"{described(policy)}\n\n<conversation>{quoted(turns)}</conversation>\n\n"
         "Which label does the conversation have under the policy? Answer with the JSON object alone."
     )
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
 
 
+def described(policy: Policy) -> str:
+    """The policy in words, with its labels."""
+    positive, *rest = (json.dumps(label, ensure_ascii=False) for label in policy.labels)
+    labels = ", ".join([positive, *rest])
+    return f"Policy: {policy.title}\n{policy.rule}\n\nLabels: {labels}. {positive} means that the policy is violated."
+
+
+def quoted(value: Any) -> str:
+    """Untrusted text as one JSON value, in which no element ends."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e")
+
+
 def read_answer(text: str | None, policy: Policy) -> Answer | None:
     """The last JSON object of ``text`` that has a label; None when there is none, or its label is not the policy's.
 
-    What comes before it is a draft, and what stands in ``<think>`` is not an answer. A label in other capitals or
-    with spaces around it is the label. Words around the object are ignored, but a label in prose is not an answer:
-    a refusal names labels too.
+    What comes before it is a draft, and what stands in ``<think>`` is not an answer. A label in other capitals is the
+    label; one in prose is not an answer, since a refusal names labels too.
     """
     last = next(reversed([value for value in objects(text) if "label" in value]), {})
     known = {label.casefold(): index for index, label in enumerate(policy.labels)}

@@ -48,10 +48,8 @@ def find_dimensions(calls: Calls, policy: Policy, recipe: Recipe) -> dict[str, l
     most = max(recipe.generate.max_tokens, recipe.judge.max_tokens)  # judge's own default is that of a vote
     reply = calls.question(prompts.ask_dimensions(policy), prompts.read_dimensions, max_tokens=most)
     if reply.failed:
-        raise RunError(
-            f"the first request, for the policy's dimensions, failed: {calls.refusal or 'no answer'}; "
-            "give the same command again"
-        )
+        why = calls.refusal or "no answer"
+        raise RunError(f"the first request, for the policy's dimensions, failed: {why}; give the same command again")
     return reply.said
 
 
@@ -104,25 +102,21 @@ def _pair(calls: Calls, policy: Policy, cell: Mapping[str, str], number: int, re
     for label, turns in zip(policy.labels, written.said, strict=True):
         conversation = Conversation(f"{policy.id}-{pair}-{label}", tuple(Message(role, text) for role, text in turns))
         votes, rounds, voting = _debate(calls, policy, conversation, recipe)
-        counts = {name: sum(vote.label_id == index for vote in votes) for index, name in enumerate(policy.labels)}
-        agreed = len(votes) == settings.votes and max(counts.values()) == settings.votes
-        decided = policy.labels[votes[0].label_id] if agreed else None
-        voters = [(vote.model, policy.labels[vote.label_id]) for vote in votes if vote.model]
-        cost, model = round(writing + voting, 9), recipe.judge.model
-        cases.append(
-            Case(pair, conversation, label, cell, decided, counts, rounds, str(model), written.key, cost, voters)
-        )
+        said = [policy.labels[vote.label_id] for vote in votes]
+        counts, agreed = {name: said.count(name) for name in policy.labels}, len(said) == settings.votes
+        decided = said[0] if agreed and len(set(said)) == 1 else None
+        voters = [(vote.model, name) for vote, name in zip(votes, said, strict=True) if vote.model]
+        cost, model = round(writing + voting, 9), str(recipe.judge.model)
+        cases.append(Case(pair, conversation, label, cell, decided, counts, rounds, model, written.key, cost, voters))
     return cases
 
 
 def _debate(calls: Calls, policy: Policy, conversation: Conversation, recipe: Recipe) -> tuple[list[Vote], int, float]:
     """The votes of the last round, how many rounds there were (a second one only where the first did not agree), and
     what they cost."""
-    said: list[Vote] = []
-    cost = 0.0
-    judges = recipe.generate.judges
-    for rounds in (1, 2):
-        votes = []
+    votes, rounds, cost, judges = list[Vote](), 0, 0.0, recipe.generate.judges
+    while not rounds or (rounds < 2 and len({vote.label_id for vote in votes}) > 1):
+        said, votes, rounds = votes, list[Vote](), rounds + 1
         for stance in range(recipe.generate.votes):
             model = judges[stance % len(judges)] if judges else ""
             reply = calls.question(
@@ -136,7 +130,4 @@ def _debate(calls: Calls, policy: Policy, conversation: Conversation, recipe: Re
             )
             cost += reply.usage.cost(recipe.judge)
             votes += [] if reply.said is None else [replace(reply.said, model=model)]
-        if rounds == 2 or len({vote.label_id for vote in votes}) < 2:
-            return votes, rounds, cost
-        said = votes
-    raise AssertionError("a second round ends the debate")
+    return votes, rounds, cost

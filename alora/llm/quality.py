@@ -99,7 +99,7 @@ class Quality:
         if self.budget:
             add(WARNING, "BUDGET_SPENT", f"{self.budget} was reached after {self.pairs_asked} of {self.pairs_wanted} "
                                          "pairs; the same command with more of it goes on")  # fmt: skip
-        if not self.rows and self.budget and not self.cases:
+        if self.budget and not self.cases:
             add(ERROR, "NO_ROWS", f"no row is left: {self.budget} was reached before a pair had all its votes")
         elif not self.cases:
             add(ERROR, "NO_ROWS", "no row is left: no pair could be read; see calls.jsonl, or take another model")
@@ -120,8 +120,7 @@ class Quality:
 
     def _check_numbers(self, labels: Counter[str | None], counts: str, add: Callable[[str, str, str], None]) -> None:
         """Whether there is enough of each label to learn, and to fit a threshold."""
-        validation = self.kept["validation"]
-        positive = self.policy.positive
+        validation, positive = self.kept["validation"], self.policy.positive
         few = sum(case.label == positive for case in validation)
         if few < LEAST_POSITIVES:
             text = f"{few} of {len(validation)} validation rows are {positive}, a threshold needs {LEAST_POSITIVES}"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from alora.llm.answers import Answers
+from alora.llm.calls import Answers
 from alora.llm.client import JudgeUsage
 from alora.llm.judge import read_kept
 from alora.llm.judge_prompt import Answer
