@@ -34,7 +34,8 @@ class AtOnce:
 
 async def own_ms(one: Served, renderer: Any, policies: int) -> float:
     """Milliseconds a policy."""
-    many = [replace(one, name=f"{n}@0", policy=replace(one.policy, id=f"policy{n}")) for n in range(policies)]
+    policy, manifest = one.policy, one.manifest
+    many = [replace(one, manifest=replace(manifest, policy=replace(policy, id=f"policy{n}"))) for n in range(policies)]
     guard, taken = GuardCore(many, renderer, AtOnce()), list[float]()  # pyright: ignore[reportArgumentType]
     request = GuardRequest(messages=[{"role": "user", "content": "Where is my parcel?"}])
     for _ in range(REQUESTS):

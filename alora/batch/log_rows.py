@@ -12,7 +12,7 @@ from alora.data.conversation import Conversation, LabelledConversation, Rejected
 from alora.data.findings import Findings
 from alora.errors import DataError
 
-READING = ("columns", "format", "role_map", "reasoning", "skip_media")  # of data's settings
+READING = ("columns", "format", "role_map", "reasoning", "system", "skip_media")  # of data's settings
 
 
 @dataclass

@@ -45,6 +45,7 @@ class _Reading:
     skip_media: bool
     format: str | None = None
     reasoning: str = "leave_out"
+    system: str = "read"
 
 
 @dataclass(frozen=True)

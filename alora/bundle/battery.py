@@ -104,4 +104,5 @@ def _prefix_settings(bundle: Bundle) -> dict[str, object]:
         "prompt.truncation": prompt.truncation,
         "base.template_kwargs": dict(bundle.manifest.template_kwargs),
         "data.reasoning": bundle.manifest.reasoning,
+        "data.system": bundle.manifest.system,
     }

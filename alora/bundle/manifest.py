@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.base.fingerprint import Fingerprint
-from alora.config.schema import PromptSettings
+from alora.config.schema import DataSettings, PromptSettings
 from alora.errors import BundleError
 from alora.evaluation.records import Evaluation
 from alora.policy import Policy
@@ -108,6 +108,7 @@ class Description:
     operating_point: OperatingPoint = field(default_factory=OperatingPoint)
     template_kwargs: Mapping[str, bool] = field(default_factory=dict)
     reasoning: Literal["leave_out", "read", "refuse"] = "leave_out"  # of the assistant, in what it reads
+    system: Literal["read", "leave_out"] = "read"  # turns of the system
     evaluations: tuple[Evaluation, ...] = ()
     data: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     system_share: float | None = None
@@ -118,6 +119,11 @@ class Description:
     def described(self) -> dict[str, Any]:
         """These fields, to say the same elsewhere."""
         return {item.name: getattr(self, item.name) for item in fields(Description)}
+
+    @property
+    def reading(self) -> DataSettings:
+        """How conversations are read for it."""
+        return DataSettings(reasoning=self.reasoning, system=self.system)
 
     def renderer(self, tokenizer: "PreTrainedTokenizerBase") -> Renderer:
         """The renderer of its prompts for a base with this tokenizer."""
@@ -155,7 +161,7 @@ class Manifest(Description):
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types with the manifest's own digest; :func:`manifest_from_dict` reads it back."""
         content: dict[str, Any] = {"schema_version": SCHEMA_VERSION} | asdict(self)
-        content["prompt"] |= {name: content.pop(name) for name in ("template_kwargs", "reasoning")}
+        content["prompt"] |= {name: content.pop(name) for name in ("template_kwargs", "reasoning", "system")}
         content |= {
             "policy": self.policy.as_dict(),
             "operating_point": self.operating_point.as_dict(),
@@ -235,6 +241,7 @@ def manifest_from_dict(content: Mapping[str, Any], where: str) -> Manifest:
         apart = {
             "template_kwargs": prompt.pop("template_kwargs"),
             "reasoning": prompt.pop("reasoning", "leave_out"),
+            "system": prompt.pop("system", "read"),
             "prompt": prompt,
         }
         flat = {**content, **apart}

@@ -37,8 +37,10 @@ def settings_as_trained(recipe: Recipe, artifact: Artifact) -> DataSettings:
     if run is not None and artifact.run is not None:
         open_claim(artifact.run, run)
     given = recipe.data if run is None else over(recipe.data, run.data, recipe.said, "data")
-    if run is None and artifact.bundles and "data.reasoning" not in recipe.said:
-        given = replace(given, reasoning=read_manifest(artifact.bundles[0]).reasoning)
+    if run is None and artifact.bundles:
+        trained = read_manifest(artifact.bundles[0]).reading
+        unsaid = [name for name in ("reasoning", "system") if f"data.{name}" not in recipe.said]
+        given = replace(given, **{name: getattr(trained, name) for name in unsaid})
     mine, usual = recipe.data.columns, ColumnSettings()
     columns = replace(given.columns, group=None)  # a group says which side of a split a row is on
     spelt = {"data.columns.label", "data.columns.labels"} & recipe.said

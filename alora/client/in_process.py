@@ -112,7 +112,7 @@ class Battery:
         """The conversation's id, and one question per window to every policy; ``where``, if not empty, opens error
         messages."""
         where = messages.where if isinstance(messages, LabelledConversation) else where
-        conversation = _conversation_in(messages, where or "the conversation", self._bundles[0].manifest.reasoning)
+        conversation = _conversation_in(messages, where or "the conversation", self._bundles[0].manifest.reading)
         try:
             questions = self._renderer.questions(conversation, [bundle.suffix for bundle in self._bundles])
             for question in questions:
@@ -164,7 +164,7 @@ def load(
     return Battery(*open_artifact(artifact, base, policies, load_bundle), scorer, max_tokens)
 
 
-def _conversation_in(messages: Messages, where: str, reasoning: str) -> Conversation:
+def _conversation_in(messages: Messages, where: str, reading: DataSettings) -> Conversation:
     """The conversation that a caller means by ``messages``; ``where`` names it in errors. A warning says which turns of
     a dictionary are not read, or read from another key than ``messages``."""
     if isinstance(messages, LabelledConversation):
@@ -174,7 +174,7 @@ def _conversation_in(messages: Messages, where: str, reasoning: str) -> Conversa
     if isinstance(messages, str) or not isinstance(messages, Iterable):
         raise DataError(f'{where} is {kind(messages)}; give a list of {{"role": ..., "content": ...}}')
     row, notes = messages if isinstance(messages, Mapping) else {"messages": list(messages)}, Counter[str]()
-    conversation = parse_conversation(row, where, DataSettings(reasoning=reasoning), notes)
+    conversation = parse_conversation(row, where, reading, notes)
     if said := [note for note in notes if not note.lower().startswith(_NO_TURNS)]:
         text = f"{'; '.join(said)}; give a list of messages, with every turn in it"
         warnings.warn(text, stacklevel=3)  # no row's number, so that a warning of many rows is shown once

@@ -88,6 +88,7 @@ def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
         operating_point=evaluations[0].operating_point if evaluations else OperatingPoint(),
         template_kwargs=subject.base.template_kwargs,
         reasoning=(recipe if run is None else run).data.reasoning,  # pyright: ignore[reportArgumentType]
+        system=(recipe if run is None else run).data.system,  # pyright: ignore[reportArgumentType]
         evaluations=tuple(evaluations),
         data=_counts(artifact, evaluations),
         revision=subject.base.revision,

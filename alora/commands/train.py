@@ -239,6 +239,7 @@ def _export(
         operating_point=evaluations[0].operating_point,
         template_kwargs=this.recipe.base.template_kwargs,
         reasoning=this.recipe.data.reasoning,  # pyright: ignore[reportArgumentType]
+        system=this.recipe.data.system,  # pyright: ignore[reportArgumentType]
         certificate=certificate,
         evaluations=tuple(evaluations),
         data=this.splits.counts(policy),

@@ -144,6 +144,7 @@ class DataSettings:
     role_map: dict[str, str] = setting({}, 'speaker in the data → role, beyond the usual names; "*": any other')
     reasoning: str = setting("leave_out", "of the assistant, in <think> tags, fields or blocks",
                              choices=("leave_out", "read", "refuse"))  # fmt: skip
+    system: str = setting("read", "system turns, in what is judged", choices=("read", "leave_out"))
     skip_media: bool = setting(False, "leave out images, audio, files and unknown keys; false: refuse the row")
     skip_empty: bool = setting(False, "leave out rows without text; false: refuse them",
                                of=_WITH_LABELS)  # fmt: skip

@@ -24,6 +24,7 @@ from alora.text import read_stream, read_whole
 
 __all__ = ["Conversation", "LabelledConversation", "Message", "read_conversation", "stream_conversations"]
 
+_SPLITS = ("split", "set", "subset", "partition", "fold", "part", "dataset", "usage")  # columns that may say for what
 _OWN = {  # what the rows of alora's own commands hold
     "label": {"messages": list, "labels": dict, "verdicts": dict},
     "generate": {"messages": list, "label": str, "generated": dict},
@@ -80,7 +81,7 @@ class SourceReader:
         self._rows = chain(head, rows)
         self._before = Counter(notes)
         self._count, self._seen, self._unread = 0, set[str](), dict[str, None]()
-        self._splits, self._openers = Counter[str](), Counter[str]()
+        self._splits, self._openers = Counter[tuple[str, str]](), Counter[str]()
 
     def __iter__(self) -> Iterator[Row]:
         for row in self._rows:
@@ -89,7 +90,8 @@ class SourceReader:
                 continue
             self._count += 1
             self._seen.update(value)
-            self._splits.update([SPLITS.get(key_of(str(value.get("split", ""))), "")])
+            said = [(name, str(value[name])) for name in value if key_of(str(name)) in _SPLITS]
+            self._splits.update((name, SPLITS.get(key_of(cell), "")) for name, cell in said)
             if not self.layout.pairs:
                 yield row
                 continue
@@ -120,9 +122,10 @@ class SourceReader:
         left_out = [f"{form} is left out (data.reasoning)" for form in (IN_TAGS, IN_FIELDS)]
         if all(notes[text] > self._before[text] for text in left_out):
             notes[f"{self._source} has reasoning in <think> tags and next to texts; both are left out"] = 1
-        if self._settings.columns.split is None and self._splits["train"] and (others := self._splits["test"]):
-            text = f"column 'split' calls {others} rows of {self._source} test rows, and they are read like the others"
-            notes[f"{text}; data.columns.split=split keeps them apart"] = 1
+        for (name, use), others in self._splits.items() if self._settings.columns.split is None else ():
+            if use == "test" and self._splits[name, "train"]:
+                text = f"column {name!r} calls {others} rows of {self._source} test rows, and they are read like others"
+                notes[f"{text}; data.columns.split={name} keeps them apart"] = 1
 
 
 def unread_columns(row: Mapping[str, Any], columns: ColumnSettings) -> list[str]:
@@ -234,7 +237,8 @@ def look(source: str, settings: DataSettings, count: int = 3) -> Look:
     reader, shown = SourceReader(source, settings, Counter()), list[str]()
     for row in islice(reader, count):
         if conversation := reader.read(row, Findings()):
-            turns = [replace(conversation, messages=(message,)).excerpt(120) for message in conversation.messages]
+            end = -1 if settings.label_turn == "last" and not reader.by_alora else None  # which is the label
+            turns = [replace(conversation, messages=(turn,)).excerpt(120) for turn in conversation.messages[:end]]
             shown.append(f"{row.where}: {' | '.join(' '.join(turn.split()) for turn in turns)}"[:500])
     return Look(reader.layout.format.name, reader.layout.why, shown)
 

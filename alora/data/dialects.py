@@ -7,35 +7,31 @@ from typing import Any
 from alora.config.schema import ROLES, DataSettings
 from alora.data.files import kind, listed, shortened, unpacked
 from alora.data.findings import Findings
+from alora.data.keys import MEDIA, anthropics, is_block, media_of, opened, unread, words_in
 from alora.data.messages import Message, ToolCall, canonical
 from alora.data.roles import role_note, role_of, usual_role
 from alora.text import lone_surrogate
 
 CALLS = ("function_call", "custom_tool_call")  # types of Responses' items
-ANSWERS = ("function_call_output", "custom_tool_call_output")
+ANSWERS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output", "shell_call_output")
+_HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "local_shell_call", "shell_call", "mcp_call")
 _PLAIN = ("user", "assistant", "system")
-_WHO, _SAID = ("role", "from", "speaker", "sender", "author"), ("content", "value", "refusal", "text", "parts")
-_CALLING = ("function_call", "tool_call")  # who calls, in ShareGPT
-_REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details")
+_WHO = ("role", "from", "speaker", "sender", "author", "participant")
+_SAID = ("content", "value", "refusal", "text", "parts", "message", "utterance", "body")
+_CALLING = ("function_call", "tool_call", "function-call", "tool-call")  # who calls, in ShareGPT
+_REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_blocks", "reasoning_details",
+              "reasoning_text", "thought", "thoughts")  # fmt: skip
 _THOUGHT = ("thinking", "redacted_thinking", "reasoning")  # types of parts
-_THINK = re.compile(r"\s*<(think|thinking)>(.*?)</\1>\s*", re.DOTALL)
-_ARGUMENTS = ("arguments", "args", "input", "parameters")  # OpenAI's, LangChain's, Anthropic's and Llama's
-MEDIA = ("image", "audio", "video", "file", "document")
-# What SDKs and logs put next to a text, and no model reads.
-_KNOWN = frozenset(
-    (
-        *("annotations", "citations", "logprobs", "parsed", "parsed_arguments"),
-        *("id", "index", "model", "object", "phase", "status", "type", "uuid"),  # and every ..._id and ...Id
-        *("created", "created_at", "createdAt", "date", "datetime", "timestamp", "updated_at", "updatedAt"),
-        *("lang", "language", "locale", "metadata", "sender"),
-        *("async", "caller", "namespace", "toolset_name"),
-        *("cache_control", "prompt_cache_breakpoint", "response_metadata", "usage", "usage_metadata"),
-        *("finish_reason", "stop_reason", "stop_sequence"),
-        # Gemini's and Anthropic's opaque state, which a client sends back as it came.
-        *("container", "extra_content", "provider_specific_fields", "providerOptions"),
-        *("signature", "thought_signature"),
-    )
+_THINK = re.compile(
+    r"\s*(?:<(think(?:ing)?|thought|reasoning)>(.*?)</\1>|\[THINK\](.*?)\[/THINK\]"
+    r"|<\|channel\|>analysis<\|message\|>(.*?)<\|end\|>(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>"
+    r"|((?:(?!<think)[^\n]*\n)+?)</think>[ ]*\n)\s*",  # of a template that opens the tag itself
+    re.DOTALL | re.IGNORECASE,
 )
+_TOOL_CALL = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>\s*", re.DOTALL)  # in a model's own words
+_TOOL_RESPONSE = re.compile(r"\s*<tool_response>\s*(.*?)\s*</tool_response>\s*", re.DOTALL)
+_LINE_END = re.compile(r"(?:\r|_x000D_)+\n|\r")  # Windows', Excel's, the first Macs'
+_WITHOUT = "a turn without content is left out"
 IN_TAGS, IN_FIELDS = "reasoning in <think> tags", "reasoning next to the text"
 
 
@@ -55,19 +51,25 @@ class Items:
         self._part = ""
 
     def _item(self, item: Any) -> None:
-        if not isinstance(item, dict):
+        if item is None:
+            self._findings.notes[_WITHOUT] += 1
+        elif not isinstance(item, dict):
             self._add("MESSAGE_KIND", f'is {kind(item)}; write {{"role": ..., "content": ...}}')
         elif len(item) == 2 and item.get("role") in _PLAIN and isinstance(item.get("content"), str):
             self._thought(item["role"], item["content"])  # nearly every message there is
         elif (typed := item.get("type")) in CALLS:
             self._say("assistant", "", calls=self._calls([{"id": item.get("call_id"), "function": item}]))
+        elif typed in _HOSTED:
+            self._hosted(item, typed)
         elif typed in ANSWERS:
             self._lost(unread(item, "output"))
             self._answer(item.get("output"), item.get("call_id"), item.get("name"))
         elif typed == "reasoning" and "role" not in item:
-            self._thought("assistant", "", _words(item.get("summary") or item.get("content")) or " ")
-        elif isinstance(typed, str) and usual_role(typed) and isinstance(item.get("data"), dict):
-            self._turn({"type": typed, **item["data"]})  # LangChain's, dumped
+            self._thought("assistant", "", words_in(item.get("summary") or item.get("content")) or " ")
+        elif isinstance(it := item.get("data", item.get("kwargs")), dict) and usual_role(str(it.get("type", typed))):
+            self._turn({"type": typed, **it})  # LangChain's, dumped
+        elif len(item) == 1 and isinstance(name := next(iter(item)), str) and usual_role(name):
+            self._turn({"role": name, "content": item[name]})
         elif isinstance(typed, str) and typed != "message" and not usual_role(typed) and not _named(item):
             self._media(f"an item of type {shortened(typed)}")
         else:
@@ -75,7 +77,8 @@ class Items:
 
     def _turn(self, item: dict[Any, Any]) -> None:
         who = _named(item) or ("type" if isinstance(item.get("type"), str) and usual_role(item["type"]) else "role")
-        said = next((key for key in _SAID if item.get(key) is not None), "content")
+        there = [key for key in _SAID if key in item]
+        said = next((key for key in there if item[key] is not None), there[0] if there else "content")
         calling = who == "from" and item[who] in _CALLING
         role = "assistant" if calling else self._role(item.get(who))
         given = [call for key in ("tool_calls", "function_call") for call in _listed(item.get(key) or [])]
@@ -85,7 +88,7 @@ class Items:
         read = [who, said, "tool_calls", "function_call", "name", *thoughts, *media_of(item)]
         refusal = item.get("refusal")
         self._lost([*media_of(item), *unread(item, *read, *["refusal"] * isinstance(refusal, str))])
-        calls, content, thought = self._calls(given), item.get(said), "\n".join(_words(item[key]) for key in thoughts)
+        calls, content, thought = self._calls(given), item.get(said), "\n".join(words_in(item[key]) for key in thoughts)
         name = item.get("name") or ""
         if not isinstance(name, str):
             self._add("CONTENT_KIND", f"name is {kind(name)}; it must be a text")
@@ -98,26 +101,26 @@ class Items:
             self._thought(role, f"{content}{more}".strip("\n") if more else content, thought, name, calls)
         elif content is None and (given or thought):
             self._thought(role, "", thought, name, calls)
-        elif content is None and said in item:
-            self._findings.notes["a turn without content (null) is left out"] += 1
+        elif content is None and (said in item or role == "assistant"):
+            self._findings.notes[_WITHOUT] += 1
         else:
             self._add("CONTENT_KIND", f"content is {kind(content)}; it must be a text")
 
     def _blocks(self, role: str, parts: list[Any], name: str, calls: tuple[ToolCall, ...], thought: str) -> None:
         """A turn of parts: texts are joined, calls are the turn's, and an answer of a tool is a turn of its own."""
         texts, answered = list[str](), False
-        for part in parts:
-            typed = part.get("type") if isinstance(part, dict) else None
-            if typed == "tool_result":
-                self._lost(unread(part, "content", "is_error"))
+        for part in map(anthropics, parts):
+            typed = str(part.get("type")) if isinstance(part, dict) else ""
+            if typed.endswith("tool_result"):
+                self._lost(unread(part, "content", "is_error", "name"))
                 if texts:
                     self._say(role, "\n".join(texts), name)
-                self._answer(part.get("content"), part.get("tool_use_id"))
+                self._answer(part.get("content"), part.get("tool_use_id"), part.get("name"))
                 texts, answered = [], True
-            elif typed == "tool_use":
+            elif typed.endswith("tool_use"):
                 calls += self._calls([part])
             elif typed in _THOUGHT and role == "assistant":
-                thought += _words(part) or " "
+                thought += words_in(part) or " "
             elif text := self._text(part):
                 texts.append(text)
         if texts or calls or thought or not answered:
@@ -126,12 +129,17 @@ class Items:
     def _thought(
         self, role: str, text: str, thought: str = "", name: str = "", calls: tuple[ToolCall, ...] = ()
     ) -> None:
-        """A turn whose reasoning stands next to its text, or in tags that open it, by ``data.reasoning``."""
+        """A turn whose reasoning stands next to its text, or in tags that open it, by ``data.reasoning``; calls may
+        stand in tags, too."""
         tags = _THINK.match(text) if role == "assistant" else None
+        tagged = [unpacked(canonical(call)) for call in _TOOL_CALL.findall(text)] if role == "assistant" else []
+        if tagged and all(isinstance(call, dict) and call.get("name") for call in tagged):
+            text, calls = _TOOL_CALL.sub("", text), calls + self._calls(tagged)
         if not (tags or thought):
             return self._say(role, text, name, calls)
         form, wanted = IN_FIELDS if thought else IN_TAGS, self._settings.reasoning
-        thought, text = thought.strip() or (tags[2].strip() if tags else ""), text[tags.end() if tags else 0 :].lstrip()
+        within = next(filter(None, tags.groups()[1:]), "") if tags else ""
+        thought, text = thought.strip() or within.strip(), text[tags.end() if tags else 0 :].lstrip()
         if wanted == "refuse":
             self._add("REASONING", f"a turn has {form}; data.reasoning=leave_out leaves it out, and read reads it")
         elif wanted == "read":
@@ -148,13 +156,31 @@ class Items:
         known = known or next((item for item in self._open if not call and name in (None, "", item[1])), None)
         if known:
             self._open.remove(known)
-        blocks = isinstance(content, list) and all(map(_is_block, content))
+        if isinstance(content, str) and (tagged := _TOOL_RESPONSE.fullmatch(content)):
+            content = tagged[1]
+        blocks = isinstance(content, list) and all(map(is_block, content))
         if blocks or content is None:
             content = "\n".join(text for part in content or () if (text := self._text(part)))
         self._say("tool", self._json(content), name or (known[1] if known else ""))
 
+    def _hosted(self, item: dict[Any, Any], typed: str) -> None:
+        """A call of a tool that the maker of the model runs, whose answer may stand in it."""
+        given = ("arguments", "action", "queries", "code")
+        answer = next((item[key] for key in ("output", "outputs", "results") if item.get(key)), None)
+        self._lost(unread(item, "name", "output", "outputs", "results", *given))
+        arguments = next((item[key] for key in given if item.get(key)), None)
+        name = item.get("name") or typed.removesuffix("_call")
+        self._say(
+            "assistant", "", calls=self._calls([{"id": item.get("call_id"), "name": name, "arguments": arguments}])
+        )
+        if answer is not None:
+            self._answer(self._json(answer), item.get("call_id"))
+
     def _say(self, role: str, content: str, name: str = "", calls: tuple[ToolCall, ...] = ()) -> None:
-        content = content.replace("\r\n", "\n")
+        content = _LINE_END.sub("\n", content)
+        if not content and not calls and role != "tool":
+            self._findings.notes[_WITHOUT] += 1
+            return None
         for text in (content, name, *(text for call in calls for text in (call.name, call.arguments))):
             if (surrogate := lone_surrogate(text)) is not None:
                 problem = f"content has a lone surrogate at character {surrogate}, which is not Unicode text"
@@ -178,8 +204,8 @@ class Items:
 
     def _text(self, part: Any) -> str:
         """The text of one part."""
-        if isinstance(part, str):
-            return part
+        if part is None or isinstance(part, str):
+            return part or ""
         if not isinstance(part, dict):
             self._add("CONTENT_PART", f"content holds {kind(part)}, and alora reads text; give it as a text")
             return ""
@@ -188,15 +214,17 @@ class Items:
             self._lost(unread(part, "type", "data"))
             return self._json(part.get("data"))
         named, carried = str(part.get("type") or ""), media_of(part)
+        what = f"a part of type {shortened(named)}" if named else kind(part)
+        if named.endswith("_result"):  # of a search that Anthropic runs
+            return self._json({key: part[key] for key in part if key not in ("type", "encrypted_content")})
         texts = [part[key] for key in ("text", "refusal") if key in part]
         media = any(word in named for word in MEDIA)
-        what = f"a part of type {shortened(named)}" if named else kind(part)
         if media or (carried and not self._settings.skip_media):
             self._media(what if media else f"{what} with {shortened(carried[0])}")
         elif texts and all(isinstance(text, str) for text in texts):
             self._lost([*carried, *unread(part, "type", "text", "refusal", *carried)])
             return "\n".join(texts)
-        else:
+        elif part.keys() != {"type"} or "text" not in named:  # whose text is null
             self._add("CONTENT_PART", f"content holds {what}, and alora reads text; give it as a text")
         return ""
 
@@ -245,56 +273,3 @@ def _named(item: Mapping[Any, Any]) -> str | None:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _is_block(part: Any) -> bool:
-    return isinstance(part, dict) and ("type" in part or part.keys() == {"text"})
-
-
-def _words(value: Any, depth: int = 4) -> str:
-    """The text of reasoning in any of its forms."""
-    if isinstance(value, list) and depth:
-        return "\n".join(filter(None, (_words(item, depth - 1) for item in value)))
-    if isinstance(value, dict) and depth:
-        held = next((value[key] for key in ("thinking", "text", "summary", "content") if value.get(key)), "")
-        return _words(held, depth - 1)
-    return value if isinstance(value, str) else ""
-
-
-def media_of(value: Mapping[Any, Any]) -> list[str]:
-    """The keys that hold media: ``input_audio``, ``image_url``, ``images``."""
-    names = [str(key) for key in value if value[key]]
-    return [name for name in names if name.removeprefix("input_").removesuffix("s").removesuffix("_url") in MEDIA]
-
-
-def unread(value: Mapping[Any, Any], *read: str) -> list[str]:
-    """The keys that hold a text and are neither in ``read`` nor known to hold no words of the conversation."""
-    names = [key for key in value if key not in read and key not in _KNOWN and not str(key).endswith(("_id", "Id"))]
-    return [str(key) for key in names if _holds_text(value[key])]
-
-
-def opened(call: Any) -> tuple[Any, Any, list[str]]:
-    """A tool call's function, its arguments, and the keys whose text would be lost."""
-    function = call.get("function") or call.get("custom") or call if isinstance(call, dict) else call
-    if not isinstance(function, dict):
-        return function, None, []
-    key = next((name for name in _ARGUMENTS if function.get(name)), _ARGUMENTS[0])
-    wrapping = {name: value for name, value in call.items() if value is not function and function is not call}
-    return function, function.get(key), [*unread(function, "name", key), *unread(wrapping)]
-
-
-def _holds_text(value: Any) -> bool:
-    """Whether ``value`` is a text, or a list or an object of anything; a number alone is none, nor is a date."""
-    waiting = [value]  # nested as deep as may be
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, Mapping):
-            waiting += item.values()
-        elif isinstance(item, list | tuple):
-            waiting += item
-        elif isinstance(item, str | bytes):
-            if item.strip():
-                return True
-        elif item is not None and item is not value:
-            return True
-    return False

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from alora.errors import DataError
 
 SEPARATORS = (",", ";", "\t")  # of a table; its first line shows which
-TABLES = ("data", "rows", "examples", "items", "records", "instances", "dataset")
+TABLES = ("data", "rows", "examples", "items", "records", "instances", "dataset", "samples", "results", "conversations")
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "valid", "val", "dev", "eval"), "validation"),
-    "test": "test",
+    **dict.fromkeys(("validation", "valid", "val", "dev", "eval", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "holdout"), "test"),
 }
 CHUNK = 2**20
 SHOWN = 8  # names in a message
@@ -83,14 +83,14 @@ def parse_json(text: str) -> Any:
         raise ValueError(f"{error.msg} at column {error.colno}") from None
 
 
-def unpacked(value: Any) -> Any:
-    """A list or an object that a table's cell holds as JSON, or as Python prints it; anything else as it is."""
+def unpacked(value: Any, printed: re.Pattern[str] = PRINTED) -> Any:
+    """A list or an object that a text holds as JSON, or as Python prints it; anything else as it is."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
     try:
         return json.loads(value)
     except ValueError:
-        if not PRINTED.match(value):
+        if not printed.match(value):
             return value
     try:
         return ast.literal_eval(value.strip())  # values alone, and no code
@@ -226,29 +226,38 @@ def _table_lines(stream: Stream) -> Iterator[str]:
         yield from text
 
 
-def unwrapped(content: Any) -> list[tuple[str, list[Any]]]:
+def unwrapped(content: Any, nested: bool = False) -> list[tuple[str, list[Any]]]:
     """The rows below ``data`` or the names of splits, or of a table by columns; nothing for a row."""
     if not isinstance(content, dict):
         return []
-    lists = {key: value for key, value in content.items() if isinstance(value, list) and value}
-    below = {key: value for key, value in lists.items() if key in (*TABLES, *SPLITS) and not is_turns(value)}
-    if below:
+    names, cells = content.get("columns"), content.get("data")
+    if isinstance(names, list) and isinstance(cells, list) and all(isinstance(row, list) for row in cells):
+        rows = [dict(zip(names, row, strict=False)) for row in cells]
+        return [("the file is a table with its columns' names apart", rows)]
+    below = {key: _rows(value, nested) for key, value in content.items() if key.lower() in (*TABLES, *SPLITS)}
+    if below := {key: rows for key, rows in below.items() if rows}:
         return [
             (f"the rows are read from {key!r} of the file",
-             [_of_list(row) | ({"split": key} if key in SPLITS and len(below) > 1 else {}) for row in rows])
+             [_row(row) | ({"split": key} if key in SPLITS and len(below) > 1 else {}) for row in rows])
             for key, rows in below.items()
         ]  # fmt: skip
-    columns = lists or {
-        key: [*value.values()]
-        for key, value in content.items()
-        if isinstance(value, dict) and value and all(name.isdigit() for name in value)
-    }
-    if len(columns) < 2 or len(columns) < len(content) or len({*map(len, columns.values())}) > 1:
+    objects = [value for value in content.values() if isinstance(value, dict) and value]
+    if objects and len(objects) == len(content) and all(map(str.isdigit, content)):
+        return [("the file is a table by rows", objects)]
+    if len(objects) == len(content) and all(name.isdigit() for value in objects for name in value):
+        content = {key: [*value.values()] for key, value in content.items()}
+    columns = [value for value in content.values() if isinstance(value, list) and value and not is_turns(value)]
+    if len(columns) < 2 or len(columns) < len(content) or len({*map(len, columns)}) > 1:
         return []
-    if any(is_turns(value) for value in columns.values()):
-        return []
-    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    rows = [dict(zip(content, cells, strict=True)) for cells in zip(*columns, strict=True)]
     return [("the file is a table by columns", rows)]
+
+
+def _rows(value: Any, nested: bool) -> list[Any]:
+    """The rows of a list, or of a table in the table; none of a list of turns."""
+    tables = [] if nested or isinstance(value, list) else unwrapped(value, nested=True)
+    rows = value if isinstance(value, list) else [row for _, rows in tables for row in rows]
+    return [] if is_turns(rows) else rows
 
 
 def is_turns(items: list[Any]) -> bool:
@@ -256,8 +265,9 @@ def is_turns(items: list[Any]) -> bool:
     return any(isinstance(item, dict) and {"role", "from", "type"} & item.keys() for item in items[:1])
 
 
-def _of_list(row: Any) -> dict[str, Any]:
-    """A row as an object: a list of two is a text and its label."""
+def _row(row: Any) -> dict[str, Any]:
+    """A row as an object: a list of two is a text and its label, and the hub's server has rows below ``row``."""
     if isinstance(row, list) and len(row) == 2:
         return {"text": row[0], "label": row[1]}
-    return row if isinstance(row, dict) else {"row": row}
+    row = row if isinstance(row, dict) else {"row": row}
+    return row["row"] if "row_idx" in row and isinstance(row.get("row"), dict) else row

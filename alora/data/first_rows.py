@@ -11,8 +11,10 @@ from alora.data.files import unpacked
 from alora.data.roles import key_of
 from alora.data.transcripts import split
 
-LISTS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "input")  # an input may be any list
-TEXTS = ("text", "transcript", "conversation", "conversations", "dialogue", "dialog", "chat", "sentence", "utterance")
+LISTS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "contents", "turns", "chat_history",
+         "input", "inputs")  # fmt: skip  # an input may be any list
+TEXTS = ("text", "transcript", "conversation", "conversations", "dialogue", "dialog", "chat", "sentence", "utterance",
+         "comment", "comment_text", "tweet", "review", "post")  # fmt: skip
 ITEMS, TRANSCRIPT, TEXT = "items", "transcript", "text"  # what a column's cells are
 
 
@@ -44,7 +46,7 @@ class First:
         own = self._alone and key_of(name) not in (*LISTS, "transcript")  # one text may be a user's, roles and all
         if own and not self.settings.role_map:
             cells = [cell for cell in cells if not isinstance(cell, str)]
-        lists = sum(_holds_items(cell, key_of(name) in LISTS[:-1]) for cell in cells)
+        lists = sum(_holds_items(cell, key_of(name) in LISTS[:-2]) for cell in cells)
         if 2 * lists > len(cells) or (name == "messages" and lists):
             return ITEMS
         texts = [cell for cell in cells if isinstance(cell, str)]
@@ -107,10 +109,13 @@ def has(row: Mapping[str, Any], name: str) -> bool:
 def items_of(cell: Any) -> list[Any] | None:
     """The messages that a cell holds: a list of them, one alone, or a request or answer of a chat; None for others."""
     value = unpacked(cell)
+    if isinstance(value, dict) and isinstance(value.get("body"), dict):  # of a request or an answer
+        value = value["body"]
     if not isinstance(value, dict):
         return value if isinstance(value, list) else None
-    if isinstance(value.get("messages"), list):
-        return value["messages"]
+    for key in ("messages", "contents", "output"):
+        if isinstance(value.get(key), list):
+            return value[key]
     if isinstance(value.get("choices"), list):
         return [choice.get("message") for choice in value["choices"][:1] if isinstance(choice, dict)]
     return [value] if {"content", "value", "tool_calls", "type"} & value.keys() else None

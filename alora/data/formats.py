@@ -10,15 +10,15 @@ from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.files import listed
 from alora.data.findings import ERROR, Finding
-from alora.data.first_rows import ITEMS, TEXT, TEXTS, TRANSCRIPT, First
-from alora.data.roles import key_of
+from alora.data.first_rows import ITEMS, TEXT, TEXTS, TRANSCRIPT, First, items_of
+from alora.data.roles import column_role, key_of, usual_role
 from alora.data.transcripts import seen
 from alora.errors import DataError
 
 FIRST = 50  # rows by which a file's format is recognised
 ASKED = ("prompt", "instruction", "question", "query", "request")
 REPLIES = ("response", "completion", "output", "answer", "reply")
-LABELS = ("category", "intent", "class")  # where no column is "label" and none is named
+LABELS = ("category", "intent", "class", "target", "label_text")  # where no column is "label" and none is named
 SHARE = 4  # one of so many rows is no exception
 
 
@@ -68,7 +68,7 @@ def _of_dialect(dialect: str) -> Callable[[First], list[str] | None]:
         column = first.list_column
         if column is None or (dialect != first.dialect(column) and first.settings.format is None):
             return None
-        output = first.columns.get("output") if key_of(column) == "input" else None
+        output = first.columns.get({"input": "output", "inputs": "outputs"}.get(key_of(column), ""))
         return [column, output] if output and not first.named else [column]
 
     return find
@@ -79,6 +79,8 @@ def _completions(first: First) -> list[str] | None:
     names = first.named or [
         first.columns[name] for name in ("prompt", "completion", "chosen", "rejected") if name in first.columns
     ]
+    if len(names) > 1 and key_of(names[0]) == "prompt" and key_of(names[1]) in ("chosen", "rejected"):
+        names = names[1:] if any(_begins(cell) for cell in first.cells(names[1])) else names  # the prompt is in both
     keys, texts = list(map(key_of, names)), any(first.kind(name) == TEXT for name in names)
     if not first.named and keys[-2:] == ["chosen", "rejected"]:
         labelled = {"label", "labels", *map(key_of, (first.settings.columns.label, first.settings.columns.labels))}
@@ -86,6 +88,12 @@ def _completions(first: First) -> list[str] | None:
         names, keys = ([*names[:-2], PAIR] if both else names[:-1]), keys[:-1]
     right = keys in (["prompt", "chosen"], ["prompt", "rejected"], ["chosen"], ["rejected"])
     return names if right or (keys == ["prompt", "completion"] and not texts) else None
+
+
+def _begins(cell: Any) -> bool:
+    """Whether a cell's messages begin before the assistant's answer."""
+    items = items_of(cell) or []
+    return len(items) > 1 and isinstance(items[0], dict) and usual_role(str(items[0].get("role"))) != "assistant"
 
 
 def _columns(first: First) -> list[str] | None:
@@ -96,12 +104,16 @@ def _columns(first: First) -> list[str] | None:
     there = [low for low in first.columns if not (low == "user" and low == key_of(first.settings.columns.group or ""))]
     often = [low for low in there if 10 * len(first.cells(first.columns[low])) > len(first.rows)]
     found = _pair(there) or _pair(often)
+    said = {low: role for low in often if (role := column_role(first.columns[low]))}  # user_message, botReply
+    found = found or ([*said] if [*said.values()] == ["user", "assistant"] else [])
     return [first.columns[name] for name in found] if found else None
 
 
 def _pair(names: Collection[str]) -> list[str]:
     """The two columns of turns among ``names``; none where it is not plain which they are."""
     asked, replies = ([name for name in known if name in names] for known in (ASKED, REPLIES))
+    if asked == ["instruction"] and replies == ["output"] and "input" in names:  # Alpaca's
+        return ["instruction", "input", "output"]
     if not asked and "input" in names:
         asked = ["input"]
     if "user" in names and "assistant" in names:

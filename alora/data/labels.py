@@ -18,7 +18,9 @@ from alora.data.roles import key_of
 from alora.policy import Policy
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+\Z")
-_NO_LABEL = ("", "n/a", "nan", "none", "null", "<na>")  # as tables write that a cell is empty
+_NO_LABEL = ("", "n/a", "na", "#n/a", "nan", "none", "null", "nil", "<na>", "-", "?", "tbd", "unlabeled")  # in tables
+_ANSWER = re.compile(r"\W*(?:the |final )*(?:label|answer|verdict|category)\W+(?:is\W+)?", re.IGNORECASE)
+_MARKS = " \n\t*_`\"'.!{}[]()"  # around a turn's one word
 _REST = "*"  # of data.label_map: every other value
 LEFT_OUT = "a row without a label is left out (data.unlabelled)"
 
@@ -69,7 +71,10 @@ class Labels:
             text = f"no column {columns.label!r}{either}; the row has {listed(row)}; {mend}"
             self._unlabelled(self.findings, "COLUMN_MISSING", where, text)
         elif policy := self._policy(row, where, columns):
-            if pairs := self._given([(policy, row.get(columns.label))]):
+            value = row.get(columns.label)
+            if isinstance(value, list | dict):
+                value = value[0] if isinstance(value, list) and len(value) == 1 else value or None
+            if pairs := self._given([(policy, value)]):
                 return pairs
             text = f"label of {policy.id!r} is missing: null, blank, or N/A, nan, None; label the row"
             text += ", or leave such rows out: data.unlabelled=leave_out"
@@ -135,9 +140,10 @@ class Labels:
 
     def says(self, text: str, policy: Policy) -> tuple[str | None, bool]:
         """The label that a whole turn is the word of, and whether it is only the policy's answer word."""
-        word = text.strip().rstrip(".!")
-        if (label := _meant(word, policy, self.settings.label_map)) in policy.labels:
-            return label, False
+        word = _ANSWER.sub("", text).strip(_MARKS)
+        for part in (word, word.partition("\n")[0].strip(_MARKS)):  # a reason may follow
+            if (label := _meant(part, policy, self.settings.label_map)) in policy.labels:
+                return label, False
         words = {_folded(answer): label for answer, label in zip(policy.answers, policy.labels, strict=True)}
         return words.get(_folded(word)), True
 

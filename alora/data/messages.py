@@ -2,9 +2,14 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from alora.data.files import unpacked
+
+_PRINTED = re.compile(r"\s*\[?\s*\{\s*'")  # an object as Python prints it
 
 
 @dataclass(frozen=True)
@@ -66,16 +71,17 @@ def digest(text: str) -> str:
 
 
 def canonical(value: Any) -> str:
-    """JSON as it is rendered: parsed where it is a text, and dumped in one form; any other text as it is. TypeError for
-    what JSON has no form for (a date, bytes)."""
+    """JSON as it is rendered: parsed where it is a text, be it dumped twice, and dumped in one form; any other text as
+    it is. TypeError for what JSON has no form for (a date, bytes)."""
     try:
-        if isinstance(value, str):
-            if value.lstrip()[:1] not in ("{", "["):
-                return value
-            value = json.loads(value)
-        return json.dumps(value, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return value if isinstance(value, str) else str(value)
+        held = unpacked(value, _PRINTED)
+        if isinstance(held, str):
+            return canonical(json.loads(held)) if held.lstrip()[:2] in ('"{', '"[') else held
+        return json.dumps(held, ensure_ascii=False)
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        if isinstance(error, TypeError) and not isinstance(value, str):
+            raise
+        return str(value)
 
 
 def as_row(conversation: Conversation) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 from alora.config.schema import ROLES
 
 ALIASES = {
-    **dict.fromkeys(("human", "customer"), "user"),
-    **dict.fromkeys(("gpt", "bot", "model", "ai", "chatbot"), "assistant"),
-    **dict.fromkeys(("function", "observation", "ipython", "tool_response"), "tool"),
+    **dict.fromkeys(("human", "customer", "prompter"), "user"),
+    **dict.fromkeys(("gpt", "bot", "model", "ai", "chatbot", "chatgpt", "aimessagechunk"), "assistant"),
+    **dict.fromkeys(("function", "observation", "ipython", "tool_response", "function_response"), "tool"),
     "developer": "system",
 }
 # Further names of speakers; a message's role is none of these.
@@ -17,11 +17,13 @@ _SPEAKERS = {
     **dict.fromkeys(("client", "visitor", "caller", "guest"), "user"),
     **dict.fromkeys(("agent", "support", "operator", "rep", "representative", "advisor"), "assistant"),
 }
-_NO_SPEAKERS = ("model", "function", "observation", "ipython", "tool_response")  # "Model: X200" is a line of a form
+_NO_SPEAKERS = ("model", *(name for name, role in ALIASES.items() if role == "tool"))  # "Model: X200": of a form
+SPEAKERS = tuple({*ROLES, *ALIASES, *_SPEAKERS} - {*_NO_SPEAKERS})  # of a transcript, in small letters
 _COLUMNS = {
     **dict.fromkeys(("prompt", "instruction", "question", "query", "input", "request", "text"), "user"),
     **dict.fromkeys(("context", "history", "document", "documents", "passage"), "user"),
-    **dict.fromkeys(("response", "completion", "output", "answer", "reply", "chosen", "rejected"), "assistant"),
+    **dict.fromkeys(("response", "completion", "output", "answer", "reply", "generation"), "assistant"),
+    **dict.fromkeys(("chosen", "rejected"), "assistant"),
 }
 _CAMEL = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # where a word of a name begins
 _NUMBERED = re.compile(r"[ _]*(?:#?[ ]?\d{1,6}|\([^)\n]{1,30}\))\s*$")  # "Agent 2", "Customer #17", "Agent (Ann)"
@@ -34,7 +36,7 @@ def key_of(name: str) -> str:
 
 def usual_role(name: str) -> str | None:
     """The role that a message's ``name`` stands for without a setting."""
-    known = key_of(name)
+    known = key_of(name).replace("-", "_")
     known = ALIASES.get(known, known)
     return known if known in ROLES else None
 

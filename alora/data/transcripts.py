@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
 
-from alora.data.roles import role_of, speaker_role
+from alora.data.roles import SPEAKERS, role_of, speaker_role
 
 # A time stamp before a speaker, or none: "[10:00]", "2024-05-01T10:00Z |", "Mon 5/1/24, 10:00 PM -".
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6}[.,]{0,2}[ \t])?+"
@@ -17,15 +19,23 @@ _NAME = r"(?P<name>[^\W_](?:[^\n:：<>\[\]|*]{0,38}[^\s:：<>\[\]|*_])?)"
 _DECOR = r"(?:\*\*|__|[*_>\[]|#{1,6}[ ])?[ ]?"
 _TURN = r"[ \t]*(?P<name>[A-Za-z]{2,20})[ \t]*"
 _WORD = r"(?P<name>[^\W\d_][\w .-]{0,30})"
-_OPENED = re.compile(r"\s*(?:<s>|<\|begin_of_text\|>|<bos>)?\s*")
+_BEGIN = (
+    r"<s>|<\|begin_of_text\|>|<bos>|<｜begin▁of▁sentence｜>|<BOS_TOKEN>|<\|START_OF_TURN_TOKEN\|>|\[INST\]\s*(?=<<)"
+)
+_OPENED = re.compile(rf"(?:\s|{_BEGIN})*")
 # How turns are marked: what opens one, and what may close it.
 _MARKERS = re.compile(
     rf"<\|im_start\|>{_TURN}(?:\n|$)|<\|start_header_id\|>{_TURN}<\|end_header_id\|>|<start_of_turn>{_TURN}(?:\n|$)"
-    rf"|<\|{_TURN}\|>|\[(/?INST)\]".replace("?P<name>", "")
+    rf"|<[|｜]{_TURN}(?:_TOKEN)?[|｜]>|\[(/?INST)\](?!\s*<<)|<<(/?SYS)>>".replace("?P<name>", "")
 )
+_END = r"<\|(?:im_end|eot_id|end|endoftext|(?:START|END)_OF_TURN_TOKEN)\|>|<end_of_turn>|</?s>|<｜end▁of▁sentence｜>"
+_HTML_TAG = r"</?(?:br|p|b|strong|div|li)\b[^<>\n]*>"
 _STYLES = {
-    "marker": (_MARKERS, re.compile(r"(?:<\|im_end\|>|<\|eot_id\|>|<end_of_turn>|<\|end\|>|</?s>|<\|endoftext\|>)\s*")),
-    "tag": (re.compile(rf"<{_WORD}>"), re.compile(r"</[^<>\n]{1,32}>\s*$")),
+    "marker": (_MARKERS, re.compile(rf"(?:{_END})\s*")),
+    "tag": (
+        re.compile(rf"<(?:{_WORD}|\w{{1,20}}[ ](?:role|speaker|from|name|author)=[\"']?([\w .-]{{1,30}})[\"']?)>"),
+        re.compile(r"</[^<>\n]{1,32}>\s*$"),
+    ),
     "bracket": (re.compile(rf"{_LINE}{_STAMP}\[{_WORD}\][ \t]*[:：]?", re.MULTILINE), None),
     "heading": (re.compile(rf"{_LINE}\#{{1,6}}[ \t]+{_WORD}[ \t]*(?:[:：]|$)", re.MULTILINE), None),
     "line": (re.compile(rf"{_LINE}{_STAMP}{_DECOR}{_NAME}[*_\]]{{0,2}}{_COLON}(?!//)[*_]{{0,2}}", re.MULTILINE), None),
@@ -33,14 +43,17 @@ _STYLES = {
 _HTML = {"a", "b", "i", "p", "u", "em", "li", "ol", "ul", "td",
          "th", "tr", "div", "span", "code", "pre", "body", "think"}  # fmt: skip
 _NO_NAMES = {"from", "to", "cc", "bcc", "subject", "date", "sent", "re", "fw", "note", "ps", "end", "endoftext"}
-_INST = {"INST": "user", "/INST": "assistant"}
+_INST = {"INST": "user", "/INST": "assistant", "SYS": "system", "/SYS": "user"}
+_LOOSE_END = re.compile(rf"(?:{_HTML_TAG}|</s>)\s*\Z")
 _WORDS = 4  # of a speaker's name, and no sentence
 
 
 def split(text: str, role_map: Mapping[str, str]) -> list[dict[str, str]]:
     """The turns of a transcript, whose text opens with a speaker that is known; none for any other text."""
-    for style, (_, ends) in _STYLES.items():
-        found = [(match, role) for match, name in _openers(style, text) if (role := _role(style, name, role_map))]
+    first = list[dict[str, str]]()
+    for style in (*_STYLES, "loose"):
+        ends = _LOOSE_END if style == "loose" else _STYLES[style][1]
+        found = [(m, role) for m, name in _openers(style, text, role_map) if (role := _role(style, name, role_map))]
         opens = _OPENED.match(text) if style == "marker" else None
         if not found or text[opens.end() if opens else 0 : found[0][0].start()].strip():
             continue
@@ -51,15 +64,18 @@ def split(text: str, role_map: Mapping[str, str]) -> list[dict[str, str]]:
             {"role": role, "content": part, "speaker": _name(match)}
             for (match, role), part in zip(found, said, strict=True)
         ]
-        return turns[:-1] if len(turns) > 1 and not said[-1] else turns  # a prompt ends with the name of who replies
-    return []
+        turns = turns[:-1] if len(turns) > 1 and not said[-1] else turns  # a prompt ends with the name of who replies
+        if len({turn["role"] for turn in turns}) > 1:
+            return turns if style != "loose" or all(a["role"] != b["role"] for a, b in pairwise(turns)) else first
+        first = first or ([] if style == "loose" else turns)
+    return first
 
 
 def seen(text: str, role_map: Mapping[str, str]) -> dict[str, str | None]:
     """The names that seem to speak in ``text``, each with its role, or None where that is not known; none where fewer
     than two names open its lines, tags or markers, and none of ``role_map``."""
-    for style in ("marker", "tag", "line"):
-        names = {name: _role(style, name, role_map) for _, name in _openers(style, text)}
+    for style in ("marker", "tag", "bracket", "line"):
+        names = {name: _role(style, name, role_map) for _, name in _openers(style, text, role_map)}
         if style == "tag":
             names = {name: role for name, role in names.items() if name.lower() not in _HTML and f"</{name}>" in text}
         if len(names) > 1 or not role_map.keys().isdisjoint(names):
@@ -67,8 +83,22 @@ def seen(text: str, role_map: Mapping[str, str]) -> dict[str, str | None]:
     return {}
 
 
-def _openers(style: str, text: str) -> Iterator[tuple[re.Match[str], str]]:
-    for match in _STYLES[style][0].finditer(text):
+@cache
+def _loose(names: tuple[str, ...]) -> re.Pattern[str]:
+    """What opens the turns of known speakers in other ways: after bullets, in HTML, alone on a line, within a line."""
+    known = "|".join(map(re.escape, sorted((*SPEAKERS, *names), key=len, reverse=True)))
+    name = rf"((?i:{known}))(?:[ ]?#?\d{{1,6}})?"
+    tags, bullet = rf"(?:[ \t]|{_HTML_TAG})*", r"(?:[-•*][ ]|\d{1,3}[.)][ ]|Turn \d{1,3}\W{1,3})?"
+    before = rf"(?:^|\\n|\||{_HTML_TAG}|</s>){tags}{bullet}{_STAMP}[\"“'*_]{{0,3}}"
+    colon = r"(?:[ ]?[:：]|>{1,3}|[ ][-–—][ ]|[ \t]*$)(?:</\w+>|[*_])*"
+    after = rf"(?:[ ]?[(\[]{_WHEN}[)\]])?[\"”'*_]{{0,3}}(?:</\w+>)?{colon}"
+    within = rf"(?:(?<=\s)|(?=###)|(?<=</s>))(?=[\[#A-Z])(?:\[{name}\]:?|(?:\#{{2,4}}[ ]?)?{name}:)"
+    return re.compile(rf"{before}{name}{after}|{within}|^\[{name}\]:?", re.MULTILINE)
+
+
+def _openers(style: str, text: str, role_map: Mapping[str, str]) -> Iterator[tuple[re.Match[str], str]]:
+    pattern = _loose(tuple(name for name in role_map if name != "*")) if style == "loose" else _STYLES[style][0]
+    for match in pattern.finditer(text):
         name = _name(match)
         if len(name.split()) <= _WORDS and name.lower() not in _NO_NAMES:
             yield match, name
@@ -80,4 +110,4 @@ def _name(match: re.Match[str]) -> str:
 
 def _role(style: str, name: str, role_map: Mapping[str, str]) -> str | None:
     known = role_of(name, role_map) or _INST.get(name) if style == "marker" else speaker_role(name, role_map)
-    return known or role_map.get("*")
+    return known or (None if style == "loose" else role_map.get("*"))

@@ -41,6 +41,9 @@ def read_row(
         else:
             findings.notes[f"nothing is in column {name!r}, so the row has a message less"] += 1
     turns.system_first(row)
+    if settings.system == "leave_out" and any(message.role == "system" for message in turns.messages):
+        turns.messages = [message for message in turns.messages if message.role != "system"]
+        findings.notes["a row's system turns are left out (data.system)"] += 1
     if findings.count == before and all(not message.text.strip() for message in turns.messages):
         if settings.skip_empty:
             findings.notes["a row without any text is left out (data.skip_empty)"] += 1
@@ -127,12 +130,14 @@ class _Turns(Items):
     def system_first(self, row: Mapping[str, Any]) -> None:
         """Put the row's ``system`` before its messages, where Anthropic, Bedrock and LLaMA-Factory have it."""
         columns, notes = self._layout.columns, self._findings.notes
-        keys = ("system", "instructions") if "input" in self._layout.names else ("system",)
+        keys = ["system", "systeminstruction", "system_instruction"]
+        keys += ["instructions"] * ("input" in self._layout.names)
         names = [name for name in _unnamed(row, columns) if key_of(name) in keys and row[name]]
         if not names:
             return
         name = min(names, key=lambda name: name != key_of(name))
         system = parts if isinstance(parts := unpacked(row[name]), list) else row[name]
+        system = system.get("parts") if isinstance(system, dict) else system  # Gemini's
         if not isinstance(system, str | list):
             notes[f"{name!r} is not read: it is no text"] += 1
             return

@@ -127,7 +127,7 @@ class GuardCore:
         """
 
         def render() -> list[Prefix]:
-            return self.render(_conversation(request.messages, asked[0].manifest.reasoning), asked)
+            return self.render(_conversation(request.messages, asked[0].manifest.reading), asked)
 
         if len(repr(request.messages)) <= LONG:
             return render()
@@ -284,8 +284,8 @@ def _tokens(prefixes: Sequence[Prefix], asked: Sequence[Served] = ()) -> int:
     return sum(len(prefix.token_ids) + suffixes for prefix in prefixes)
 
 
-def _conversation(messages: Sequence[object], reasoning: str) -> Conversation:
+def _conversation(messages: Sequence[object], reading: DataSettings) -> Conversation:
     try:
-        return parse_conversation({"messages": list(messages)}, "request", DataSettings(reasoning=reasoning))
+        return parse_conversation({"messages": list(messages)}, "request", reading)
     except DataError as error:
         raise GuardRefusal("\n".join(map(str, error.findings)) or str(error)) from error

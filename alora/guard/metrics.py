@@ -74,7 +74,7 @@ def count_unlike(asked: Iterable[Served], messages: Iterable[Mapping[str, Any]])
     """Count for each policy a conversation that is unlike its training rows."""
     own = any(usual_role(str(message.get("role"))) == "system" for message in messages)
     for item in asked:
-        if item.manifest.system_share == (0.0 if own else 1.0):
+        if item.manifest.system_share == (0.0 if own else 1.0) and item.manifest.system == "read":
             UNLIKE.labels(item.policy.id, str(own).lower()).inc()
 
 

@@ -76,18 +76,17 @@ SYSTEM = [{"role": "developer", "content": "You sell pills."}, *MESSAGES]
 
 
 @pytest.mark.parametrize(
-    ("share", "messages", "unlike"),
-    [(0.0, SYSTEM, "true"), (1.0, MESSAGES, "false"), (0.0, MESSAGES, None), (1.0, SYSTEM, None), (0.5, SYSTEM, None),
-     (None, SYSTEM, None)],
+    ("share", "messages", "unlike", "system"),
+    [(0.0, SYSTEM, "true", "read"), (1.0, MESSAGES, "false", "read"), (0.0, MESSAGES, None, "read"),
+     (1.0, SYSTEM, None, "read"), (0.5, SYSTEM, None, "read"), (None, SYSTEM, None, "read"),
+     (0.0, SYSTEM, None, "leave_out")],
 )  # fmt: skip
-def test_a_system_turn_that_the_training_rows_did_not_have_is_counted(bundles, renderer, share, messages, unlike):
+def test_a_system_turn_that_training_did_not_have_is_counted(bundles, renderer, share, messages, unlike, system):
     def counts():
         return {kind: metrics.UNLIKE.labels("advice", kind)._value.get() for kind in ("true", "false")}
 
-    before, served = (
-        counts(),
-        replace(Served.of(bundles[0]), manifest=replace(Served.of(bundles[0]).manifest, system_share=share)),
-    )
+    before, manifest = counts(), replace(bundles[0].manifest, system_share=share, system=system)
+    served = replace(Served.of(bundles[0]), manifest=manifest)
     asyncio.run(GuardCore([served], renderer, Sure()).answer(GuardRequest(messages=messages)))
     assert {kind: count - before[kind] for kind, count in counts().items()} == {
         kind: float(kind == unlike) for kind in ("true", "false")

@@ -124,10 +124,28 @@ def test_t1_the_bundle_says_what_becomes_of_reasoning(base, tmp_path, reasoning,
         assert usage["prefix_tokens"] == len(bundle.renderer(base).prefix(whole).token_ids)
 
 
-def test_t1_policies_that_read_reasoning_otherwise_share_no_prefix(bundles):
-    other = replace(bundles[1], manifest=replace(bundles[1].manifest, reasoning="read"))
-    with pytest.raises(BundleError, match=r"data\.reasoning"):
-        require_one_prefix(bundles[0], other)
+@pytest.mark.parametrize(("setting", "other"), [("reasoning", "read"), ("system", "leave_out")])
+def test_policies_that_read_conversations_otherwise_share_no_prefix(bundles, setting, other):
+    changed = replace(bundles[1], manifest=replace(bundles[1].manifest, **{setting: other}))
+    with pytest.raises(BundleError, match=rf"data\.{setting}"):
+        require_one_prefix(bundles[0], changed)
+
+
+@pytest.mark.parametrize("system", ["read", "leave_out"])
+def test_t6_the_bundle_says_whether_a_system_turn_is_judged(base, tmp_path, monkeypatch, system):
+    made = replace(make_contents(base, tmp_path / "advice adapter"), system=system)
+    bundle = load_bundle(write_bundle(made, tmp_path / "advice", golden_rows=1).folder)
+    recipe, turns = Recipe(artifact=str(bundle.folder)), [{"role": "developer", "content": "Be brief."}, HI]
+    assert settings_as_trained(recipe, find_artifact(recipe.artifact)).system == system
+    with TestClient(
+        make_app(GuardCore([Served.of(bundle)], bundle.renderer(base), PackedReader(base, [bundle])))
+    ) as app:
+        whole, alone = (app.post("/v1/guard", json={"messages": each}).json() for each in (turns, turns[1:]))
+    assert (whole["verdicts"] == alone["verdicts"]) is (system == "leave_out")
+    module = sys.modules[alora.load.__module__]
+    monkeypatch.setattr(module, "load_base", lambda settings: base)
+    with module.Battery([bundle], BaseSettings(), "packed") as battery:
+        assert battery.score(turns).prefix_tokens == whole["usage"]["prefix_tokens"]
 
 
 NO, YES = "No.", "You get a refund, I promise."

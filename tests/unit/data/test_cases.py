@@ -33,6 +33,30 @@ TRANSCRIPTS = {
     "times": "[10:00] Customer: Where is order 7?\n[10:01] Agent: On Monday.\n[10:02] Customer: Where is order 7?",
     "bold": "**User:** Where is order 7?\n**Bot:** On Monday.\n**User:** Where is order 7?",
     "numbers": "Customer #17: Where is order 7?\nAgent (Ann): On Monday.\nCustomer #17: Where is order 7?",
+    "attributes": '<turn speaker="user">Where is order 7?</turn>\n<turn speaker="agent">On Monday.</turn>\n'
+    "<turn speaker='user'>Where is order 7?</turn>",
+    "OASST": "<|prompter|>Where is order 7?<|endoftext|><|assistant|>On Monday.<|endoftext|>"
+    "<|prompter|>Where is order 7?<|endoftext|>",
+    "Cohere": "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Where is order 7?<|END_OF_TURN_TOKEN|>"
+    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>On Monday.<|END_OF_TURN_TOKEN|>"
+    "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Where is order 7?<|END_OF_TURN_TOKEN|>",
+    "DeepSeek": "<｜begin▁of▁sentence｜><｜User｜>Where is order 7?<｜Assistant｜>On Monday.<｜end▁of▁sentence｜>"
+    "<｜User｜>Where is order 7?",
+    "brackets within a line": "[USER] Where is order 7? [AGENT] On Monday. [USER] Where is order 7?",
+    "Vicuna": "USER: Where is order 7? ASSISTANT: On Monday.</s>USER: Where is order 7?",
+    "Guanaco": "### Human: Where is order 7?### Assistant: On Monday.### Human: Where is order 7?",
+    "arrows": "User> Where is order 7?\nBot> On Monday.\nUser> Where is order 7?",
+    "dashes": "User - Where is order 7?\nAgent - On Monday.\nUser - Where is order 7?",
+    "bullets": "- User: Where is order 7?\n- Bot: On Monday.\n- User: Where is order 7?",
+    "counted": "1. User: Where is order 7?\n2. Bot: On Monday.\n3. User: Where is order 7?",
+    "line ends in letters": "User: Where is order 7?\\nAgent: On Monday.\\nUser: Where is order 7?",
+    "bars": "User: Where is order 7? | Agent: On Monday. | User: Where is order 7?",
+    "HTML": "<p><b>User:</b> Where is order 7?</p>\n<p><b>Agent:</b> On Monday.</p>"
+    "<p><b>User:</b> Where is order 7?</p>",
+    "breaks": "User: Where is order 7?<br>Agent: On Monday.<br/>User: Where is order 7?",
+    "alone": "**User**\nWhere is order 7?\n\n**Assistant**\nOn Monday.\n\n**User**\nWhere is order 7?",
+    "times behind": "User (10:00 AM): Where is order 7?\nBot (10:01 AM): On Monday.\n"
+    "User (10:02 AM): Where is order 7?",
 }
 
 
@@ -45,7 +69,12 @@ def test_c1_a_transcript_in_one_cell_is_turns(tmp_path, style):
 
 @pytest.mark.parametrize(
     "text",
-    ["Kundin: Wo?\nBerater: Hier.", "<Kundin>Wo?</Kundin>\n<Berater>Hier.</Berater>", "<|kundin|>Wo?<|berater|>Hi."],
+    [
+        "Kundin: Wo?\nBerater: Hier.",
+        "<Kundin>Wo?</Kundin>\n<Berater>Hier.</Berater>",
+        "<|kundin|>Wo?<|berater|>Hi.",
+        "[Kundin] Wo?\n[Berater] Hier.",
+    ],
 )
 def test_c1_speakers_that_are_seen_and_not_known_are_an_error_with_the_setting(tmp_path, text):
     path = jsonl(tmp_path, *[{"transcript": text, "label": "ok"}] * 4)
@@ -60,6 +89,15 @@ def test_c1_speakers_that_are_seen_and_not_known_are_an_error_with_the_setting(t
         found = read(path, role_map=role_map)[0]
         assert [message.role for message in found.conversation.messages] == ["user", "assistant"]
     assert said(read(path, format="text")[0].conversation) == [("user", text)]
+
+
+@pytest.mark.parametrize(
+    "text", ["I told the Agent: no. User: Bob", "User - friendly", "Bot\nUser", "Ask support > help"]
+)
+def test_c1_a_sentence_with_a_speakers_name_is_a_text(tmp_path, text):
+    assert [said(found.conversation) for found in read(jsonl(tmp_path, {"text": text, "label": "ok"}))] == [
+        [("user", text)]
+    ]
 
 
 def test_c1_one_such_text_among_others_is_a_users_own(tmp_path):
@@ -86,8 +124,9 @@ def test_c2_what_was_chosen_and_what_was_rejected_are_two_rows(tmp_path):
     wanted = [([("user", "Hi"), ("assistant", "Good.")], "ok"), ([("user", "Hi"), ("assistant", "Bad.")], "violation")]
     implicit = {"chosen": asked + chosen, "rejected": asked + rejected}
     texts = {"prompt": "Hi", "chosen": "Good.", "rejected": "Bad."}
+    again = implicit | {"prompt": "Hi"}
     spoken = {name: f"\n\nHuman: Hi\n\nAssistant: {text}" for name, text in (("chosen", "Good."), ("rejected", "Bad."))}
-    for row in (both, implicit, texts, spoken):
+    for row in (both, implicit, again, texts, spoken):
         found = read(jsonl(tmp_path, row), label_map=label_map)
         assert [(said(one.conversation), one.labels["p"]) for one in found] == wanted
     assert codes(jsonl(tmp_path, both)) == {"LABEL_UNKNOWN": 1} | {"LABEL_UNKNOWN": 1}
@@ -100,7 +139,13 @@ def call(arguments):
 
 
 def test_c3_one_call_has_one_spelling_in_tokens_and_digests():
-    oslo = [{"city": "Oslo"}, '{"city":"Oslo"}', '{ "city" : "Oslo" }']
+    oslo = [
+        {"city": "Oslo"},
+        '{"city":"Oslo"}',
+        '{ "city" : "Oslo" }',
+        json.dumps('{"city":"Oslo"}'),
+        "{'city': 'Oslo'}",
+    ]
     for forms, wanted in (
         (oslo, '[calls get {"city": "Oslo"}]'),
         ([{"q": "café"}, '{"q":"caf\\u00e9"}'], '[calls get {"q": "café"}]'),
@@ -151,7 +196,7 @@ def test_c6_one_of_many_labels(tmp_path):
     assert set(codes(str(tmp_path / "bank.csv"))) == {"LABEL_UNKNOWN"}
 
 
-NOTHING = ("", "N/A", "nan", "None", "<NA>", "  ", "null")
+NOTHING = ("", "N/A", "nan", "None", "<NA>", "  ", "null", "NA", "#N/A", "-", "unlabeled")
 
 
 def test_c7_rows_without_a_label_are_one_finding_or_left_out(tmp_path):
@@ -159,12 +204,17 @@ def test_c7_rows_without_a_label_are_one_finding_or_left_out(tmp_path):
     path.write_text(
         "text,label\na,ok\n" + "".join(f"x{n},{cell}\n" for n, cell in enumerate(NOTHING)) + "c,violation\n"
     )
-    assert codes(str(path)) == {"LABEL_MISSING": 7}
+    assert codes(str(path)) == {"LABEL_MISSING": len(NOTHING)}
     findings = Findings()
     found = read_labelled(str(path), DataSettings(unlabelled="leave_out"), POLICY, findings)
     assert [one.labels["p"] for one in found] == ["ok", "violation"]
-    assert findings.notes["a row without a label is left out (data.unlabelled)"] == 7
-    rows = [{"text": "a", "label": "ok"}, {"text": "b", "label": float("nan")}, {"text": "c"}]
+    assert findings.notes["a row without a label is left out (data.unlabelled)"] == len(NOTHING)
+    rows = [
+        {"text": "a", "label": ["ok"]},
+        {"text": "b", "label": float("nan")},
+        {"text": "c"},
+        {"text": "d", "label": []},
+    ]
     assert len(read(jsonl(tmp_path, *rows), unlabelled="leave_out")) == 1
     named = read(jsonl(tmp_path, *rows), label_map={"nan": "violation"}, unlabelled="leave_out")
     assert len(named) == 1  # a number that is none is no text
@@ -199,6 +249,22 @@ def test_c8_the_label_as_the_last_turn_is_taken_out_and_never_left(tmp_path):
     assert codes(jsonl(tmp_path, sound, *others)) == {}  # one reply in many is no exception
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "**violation**",
+        "Label: violation",
+        '{"label": "violation"}',
+        "The answer is violation.",
+        "violation\nIt promises.",
+    ],
+)
+def test_c8_the_label_may_stand_in_an_answers_words(tmp_path, answer):
+    told = {"messages": [*JUDGED["messages"][:2], {"role": "assistant", "content": answer}]}
+    assert read(jsonl(tmp_path, told), label_turn="last")[0].labels == {"p": "violation"}
+    assert codes(jsonl(tmp_path, told | {"label": "violation"})) == {"LABEL_LEAK": 1}
+
+
 def test_c8_a_log_keeps_its_last_turn(tmp_path):
     ((_, row),) = stream_conversations(jsonl(tmp_path, JUDGED), DataSettings(label_turn="last"))
     assert len(row.conversation.messages) == 3
@@ -207,10 +273,11 @@ def test_c8_a_log_keeps_its_last_turn(tmp_path):
 SPLIT = "text,label,split\na,ok,train\nb,violation,train\nc,ok,train\nd,violation,train\ne,violation,test\nf,ok,dev\n"
 
 
-def test_c10_rows_by_a_column_of_splits(tmp_path):
-    path = tmp_path / "all.csv"
-    path.write_text(SPLIT + "g,violation,dev\n")
-    settings = DataSettings(train=str(path), columns=ColumnSettings(split="split"))
+@pytest.mark.parametrize("column", ["split", "Split", "partition"])
+def test_c10_rows_by_a_column_of_splits(tmp_path, column):
+    path, rows = tmp_path / "all.csv", SPLIT.replace("label,split", f"label,{column}")
+    path.write_text(rows + "g,violation,dev\n")
+    settings = DataSettings(train=str(path), columns=ColumnSettings(split=column))
     for own in ({}, {"test": str(path), "validation": str(path)}):
         settings.test, settings.validation = own.get("test"), own.get("validation")
         splits, _ = read_splits(settings, [POLICY])
@@ -218,8 +285,8 @@ def test_c10_rows_by_a_column_of_splits(tmp_path):
         assert texts == {"train": ["a", "b", "c", "d"], "validation": ["f", "g"], "test": ["e"]}
     findings = Findings()
     assert len(read_labelled(str(path), DataSettings(), POLICY, findings)) == 7
-    assert [note for note in findings.notes if "data.columns.split=split keeps them apart" in note]
-    path.write_text(SPLIT + "g,ok,gold\n")
+    assert [note for note in findings.notes if f"data.columns.split={column} keeps them apart" in note]
+    path.write_text(rows + "g,ok,gold\n")
     with pytest.raises(DataError, match="SPLIT_UNKNOWN"):
         read_splits(settings, [POLICY])
 
@@ -230,6 +297,20 @@ WRAPPED = {
     "pandas": {"text": {"0": "a", "1": "b"}, "label": {"0": "ok", "1": "violation"}},
     "lists": {"train": [["a", "ok"], ["b", "violation"]]},
     "splits": {"train": [{"text": "a", "label": "ok"}], "test": [["b", "violation"]]},
+    "Samples": {"Samples": [{"text": "a", "label": "ok"}, {"text": "b", "label": "violation"}]},
+    "the hub's server": {
+        "rows": [
+            {"row_idx": n, "row": {"text": t, "label": it}} for n, t, it in ((0, "a", "ok"), (1, "b", "violation"))
+        ]
+    },
+    "by rows": {"0": {"text": "a", "label": "ok"}, "1": {"text": "b", "label": "violation"}},
+    "names apart": {"columns": ["label", "text"], "index": [0, 1], "data": [["ok", "a"], ["violation", "b"]]},
+    "columns of a split": {"train": {"text": ["a", "b"], "label": ["ok", "violation"]}},
+    "conversations": {
+        "conversations": [
+            {"messages": [{"role": "user", "content": t}], "label": it} for t, it in (("a", "ok"), ("b", "violation"))
+        ]
+    },
 }
 
 
@@ -268,6 +349,20 @@ def test_c11_one_row_is_no_table(tmp_path):
         {"messages": [{"role": "user", "parts": [{"text": "Hi"}]}, {"role": "model", "parts": [{"text": "Yes"}]}]},
         {"input": "Hi", "output": "Yes"},
         {"input": PLAIN[:1], "output": PLAIN[1:]},
+        {"inputs": {"messages": PLAIN[:1]}, "outputs": {"messages": PLAIN[1:]}},
+        {"request": {"body": {"messages": PLAIN[:1]}}, "response": {"body": {"choices": [{"message": PLAIN[1]}]}}},
+        {"input": PLAIN[:1], "output": {"object": "response", "output": [{"type": "message", **PLAIN[1]}]}},
+        {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}, {"role": "model", "parts": [{"text": "Yes"}]}]},
+        {"messages": [{"participant": "user", "utterance": "Hi"}, {"participant": "assistant", "message": "Yes"}]},
+        {"messages": [{"user": "Hi"}, {"assistant": "Yes"}]},
+        {
+            "messages": [
+                {"type": "constructor", "kwargs": {"type": who, "content": text}}
+                for who, text in (("human", "Hi"), ("ai", "Yes"))
+            ]
+        },
+        {"turns": PLAIN},
+        {"user_message": "Hi", "botReply": "Yes"},
     ],
 )
 def test_c12_usual_names(row):
@@ -276,25 +371,24 @@ def test_c12_usual_names(row):
     assert said(conversation) == [("user", "Hi"), ("assistant", "Yes")]
 
 
-def test_c13_a_turn_without_content_is_left_out_with_a_count():
-    turns = [PLAIN[0], {"role": "assistant", "content": None}, {"role": "user", "content": "Well?"}]
+@pytest.mark.parametrize(
+    "turn",
+    [None, {"role": "assistant"}, {"from": "gpt", "value": None},
+     *({"role": "assistant", "content": it} for it in (None, "", [], [{"type": "text", "text": None}], [None]))],
+)  # fmt: skip
+def test_c13_a_turn_without_content_is_left_out_with_a_count(turn):
+    turns = [PLAIN[0], turn, {"role": "user", "content": "Well?"}]
     conversation, findings = read_one({"messages": turns})
     assert said(conversation) == [("user", "Hi"), ("user", "Well?")]
-    assert findings.notes == {"a turn without content (null) is left out": 1}
+    assert findings.notes["a turn without content is left out"] == 1
     assert [finding.code for finding in read_one({"messages": turns[1:2]})[1].all()] == ["EMPTY"]
     assert [finding.code for finding in read_one({"messages": [{"role": "user"}]})[1].all()] == ["CONTENT_KIND"]
 
 
-def test_c14_line_ends_are_one():
-    texts = [
-        read_one(row)[0].messages[0].content
-        for row in (
-            {"text": "Hi\r\nYes"},
-            {"messages": [{"role": "user", "content": "Hi\r\nYes"}]},
-            {"text": "Hi\nYes"},
-        )
-    ]
-    assert texts == ["Hi\nYes"] * 3
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\r\r\n", "_x000D_\n"])
+def test_c14_line_ends_are_one(end):
+    for row in ({"text": f"Hi{end}Yes"}, {"messages": [{"role": "user", "content": f"Hi{end}Yes"}]}):
+        assert read_one(row)[0].messages[0].content == "Hi\nYes"
 
 
 BLOCK = {"type": "thinking", "thinking": "hm"}
@@ -304,6 +398,14 @@ THOUGHT = {
     "another field": {"role": "assistant", "reasoning": "hm", "content": "Yes"},
     "blocks next to it": {"role": "assistant", "thinking_blocks": [BLOCK], "content": "Yes"},
     "blocks": {"role": "assistant", "content": [BLOCK, {"type": "text", "text": "Yes"}]},
+    "another tag": {"role": "assistant", "content": "<Thought>hm</Thought>Yes"},
+    "Magistral": {"role": "assistant", "content": "[THINK]hm[/THINK]Yes"},
+    "gpt-oss": {"role": "assistant", "content": "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+                                                "<|channel|>final<|message|>Yes"},
+    "a tag that the template opens": {"role": "assistant", "content": "hm\n</think>\n\nYes"},
+    "Gemini": {"role": "assistant", "parts": [{"text": "hm", "thought": True}, {"text": "Yes"}]},
+    "Bedrock": {"role": "assistant", "content": [{"reasoningContent": {"reasoningText": {"text": "hm"}}},
+                                                 {"text": "Yes"}]},
 }  # fmt: skip
 
 

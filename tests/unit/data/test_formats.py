@@ -44,6 +44,30 @@ CALLING = {
         {"from": "human", "value": "Weather?"}, {"from": "gpt", "value": "Let me see."},
         {"from": "function_call", "value": '{"name": "get", "arguments": {"city": "Oslo"}}'},
         {"from": "observation", "value": '{"t": 3}'}, {"from": "gpt", "value": "3 degrees"}]},
+    "sharegpt, calls in tags": {"conversations": [
+        {"from": "human", "value": "Weather?"},
+        {"from": "gpt",
+         "value": "Let me see.\n<tool_call>\n{'name': 'get', 'arguments': {'city': 'Oslo'}}\n</tool_call>"},
+        {"from": "tool", "value": '<tool_response>\n{"t": 3}\n</tool_response>'},
+        {"from": "gpt", "value": "3 degrees"}]},
+    "openai, Bedrock's parts": {"messages": [
+        {"role": "user", "content": [{"text": "Weather?"}]},
+        {"role": "assistant", "content": [{"text": "Let me see."},
+                                          {"toolUse": {"toolUseId": "c", "name": "get", "input": {"city": "Oslo"}}}]},
+        {"role": "user", "content": [{"toolResult": {"toolUseId": "c", "content": [{"text": '{"t": 3}'}]}}]},
+        {"role": "assistant", "content": [{"text": "3 degrees"}]}]},
+    "openai, Gemini's parts": {"contents": [
+        {"role": "user", "parts": [{"text": "Weather?"}]},
+        {"role": "model", "parts": [{"text": "Let me see."},
+                                    {"functionCall": {"name": "get", "args": {"city": "Oslo"}}}]},
+        {"role": "user", "parts": [{"functionResponse": {"name": "get", "response": {"t": 3}}}]},
+        {"role": "model", "parts": [{"text": "3 degrees"}]}]},
+    "responses, a call with its answer": {"input": [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
+        {"type": "mcp_call", "id": "m", "server_label": "s", "name": "get", "arguments": '{"city": "Oslo"}',
+         "output": '{"t":3}'},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "3 degrees"}]}]},
     "prompt_completion": {"prompt": CHAT[:3], "completion": [TOLD]},
 }  # fmt: skip
 SIMPLE = {

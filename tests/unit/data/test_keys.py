@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from alora.data.dialects import unread
+from alora.data.keys import unread
 
 DEEP: list = []
 for _ in range(10_000):
