@@ -24,7 +24,8 @@ from alora.prompt.render import Question
 from alora.verdict import Verdicts, make_verdict
 
 Messages = Conversation | LabelledConversation | Sequence[Mapping[str, Any]] | Mapping[str, Any]
-_NO_TURNS = "role ", "label ", "labels ", "id ", "'system' is read as "  # begin notes by which no turn is lost
+# Begin notes by which no turn is lost.
+_NO_TURNS = "role ", "label ", "labels ", "id ", "'system' is read as ", "a turn without content "
 
 
 class Battery:
@@ -175,7 +176,7 @@ def _conversation_in(messages: Messages, where: str, reading: DataSettings) -> C
         raise DataError(f'{where} is {kind(messages)}; give a list of {{"role": ..., "content": ...}}')
     row, notes = messages if isinstance(messages, Mapping) else {"messages": list(messages)}, Counter[str]()
     conversation = parse_conversation(row, where, reading, notes)
-    if said := [note for note in notes if not note.lower().startswith(_NO_TURNS)]:
+    if said := [note for note in notes if not note.lower().startswith(_NO_TURNS) and "(data." not in note]:
         text = f"{'; '.join(said)}; give a list of messages, with every turn in it"
         warnings.warn(text, stacklevel=3)  # no row's number, so that a warning of many rows is shown once
     return conversation
