@@ -74,7 +74,7 @@ def split(text: str, role_map: Mapping[str, str]) -> list[dict[str, str]]:
 def seen(text: str, role_map: Mapping[str, str]) -> dict[str, str | None]:
     """The names that seem to speak in ``text``, each with its role, or None where that is not known; none where fewer
     than two names open its lines, tags or markers, and none of ``role_map``."""
-    for style in ("marker", "tag", "bracket", "line"):
+    for style in ("marker", "tag", "line", "bracket"):
         names = {name: _role(style, name, role_map) for _, name in _openers(style, text, role_map)}
         if style == "tag":
             names = {name: role for name, role in names.items() if name.lower() not in _HTML and f"</{name}>" in text}
