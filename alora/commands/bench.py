@@ -13,10 +13,11 @@ from alora.lab.bench.judge_again import judge
 from alora.lab.bench.plots import PICTURES, write_plots
 from alora.lab.bench.record import Record, load_record, plain, record_json
 from alora.lab.bench.run import run_bench
+from alora.lab.bench.serving import ServingBench
 from alora.text import note
 
 
-def run(recipe: Recipe) -> int:
+def run(recipe: Recipe, serving: type[ServingBench] = ServingBench) -> int:
     """Write ``bench.json``, ``bench.md`` and plots; 1 when a ratio was withheld for a fault, or the run was stopped."""
     if recipe.bench.judge:
         return _write(recipe, judge(load_record(Path(recipe.bench.judge))))
@@ -31,7 +32,7 @@ def run(recipe: Recipe) -> int:
     def keep(record: Record) -> None:
         write_text(file, record_json(record))
 
-    return _write(recipe, run_bench(recipe.bench, recipe.base, device, dtype, keep))
+    return _write(recipe, run_bench(recipe.bench, recipe.base, device, dtype, keep, serving))
 
 
 def _write(recipe: Recipe, record: Record) -> int:

@@ -25,7 +25,7 @@ SCHEDULERS = ("linear", "cosine", "cosine_with_restarts", "polynomial", "constan
 ARMS = ("alora", "alora_cleaned", "lora", "prompt", "judge", "encoder", "encoder_frozen", "probe", "bag_of_words")
 FIGURES = ("accuracy", "balanced_accuracy", "f1", "precision", "recall", "auroc", "auprc", "recall_at_1_fpr",
            "recall_at_5_fpr")  # fmt: skip
-WORKLOADS = ("grid", "warm", "conversation", "open_loop", "guard")
+WORKLOADS = ("grid", "warm", "conversation", "open_loop")
 SYSTEMS = ("lora", "alora", "base", "reader", "packed")
 BASELINES = ("peft", "peft_batch", "peft_lora", "peft_lora_batch", "trl")
 SHAPES = ("toy", "mini", "27m", "smollm2", "qwen3_0_6b", "qwen3_4b")
@@ -363,7 +363,7 @@ class ServingBenchSettings:
 
     engine: str = setting("auto", "scorer: in this process, without a server", choices=("auto", "vllm", "scorer"))
     workloads: list[str] = setting(
-        list(WORKLOADS[:-1]), "what is measured; guard: alone", some=True, distinct=True, choices=WORKLOADS
+        list(WORKLOADS), "what is measured", some=True, distinct=True, choices=WORKLOADS
     )
     systems: list[str] = setting(list(SYSTEMS), "what is compared", some=True, distinct=True, choices=SYSTEMS)
     lora_tokens: int | None = setting(10000, "LoRA's share of a cold burst; null: all", least=1)

@@ -1,7 +1,6 @@
-"""What must hold before a ratio is printed. Codes of refusals are stable, their words are not."""
+"""What must hold before a ratio is printed. The codes are in ``docs/serving_benchmark.md``, and stable."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 
 import torch
 
@@ -21,33 +20,13 @@ LARGEST_BLOCK = 32  # tokens that the cache keeps or loses together: on CPU; 16 
 ROOFLINE_MARGIN = 0.8  # rates are measured too, on other shapes than the model's
 
 
-class Code(StrEnum):
-    """Why a ratio is withheld."""
-
-    UNEQUAL_WORK = "UNEQUAL_WORK"
-    OTHER_PROMPTS = "OTHER_PROMPTS"  # the base reads a policy's text: its nature, and no fault
-    MISSING_ROUNDS = "MISSING_ROUNDS"
-    COLD_CACHE = "COLD_CACHE"
-    EMPTIED_CACHE = "EMPTIED_CACHE"
-    UNEQUAL_GRADIENTS = "UNEQUAL_GRADIENTS"
-    NO_GRADIENT = "NO_GRADIENT"
-    UNEQUAL_VERDICTS = "UNEQUAL_VERDICTS"
-    UNSTEADY_VERDICTS = "UNSTEADY_VERDICTS"
-    INERT_ADAPTERS = "INERT_ADAPTERS"
-    NOT_COMPARED = "NOT_COMPARED"
-    BELOW_ROOFLINE = "BELOW_ROOFLINE"
-    NO_AA = "NO_AA"
-    BIASED_AA = "BIASED_AA"
-    NOISY_AA = "NOISY_AA"
-
-
 def half(dtype: torch.dtype) -> bool:
     """Whether rounding alone explains much."""
     return dtype in (torch.bfloat16, torch.float16)
 
 
-def refuse(code: Code, text: str, when: object = True) -> list[Objection]:
-    return [Objection(code.value, text)] if when else []
+def refuse(code: str, text: str, when: object = True) -> list[Objection]:
+    return [Objection(code, text)] if when else []
 
 
 def unequal_work(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Objection]:
@@ -58,46 +37,48 @@ def unequal_work(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> l
     """
     for who, trials in (("ours", ours), (name, theirs)):
         if not trials or not all(trial.run.work for trial in trials):
-            return refuse(Code.UNEQUAL_WORK, f"{who} ran nothing")
+            return refuse("UNEQUAL_WORK", f"{who} ran nothing")
         if any(len(set(trial.run.work)) != len(trial.run.work) for trial in trials):
-            return refuse(Code.UNEQUAL_WORK, f"{who} counts a piece twice")
-    whole = set(ours[0].run.work)
-    if any(set(trial.run.work) != whole for trial in ours):
-        return refuse(Code.UNEQUAL_WORK, "ours did not run the same pieces in every round")
+            return refuse("UNEQUAL_WORK", f"{who} counts a piece twice")
+    whole, *others = (set(trial.run.work) for trial in ours)
+    if any(work != whole for work in others):
+        return refuse("UNEQUAL_WORK", "ours did not run the same pieces in every round")
     return next((found for trial in theirs if (found := _part_of(whole, set(trial.run.work), name))), [])
 
 
 def _part_of(whole: set[Piece], part: set[Piece], name: str) -> list[Objection]:
-    code = Code.OTHER_PROMPTS if name in READS_TEXT else Code.UNEQUAL_WORK
+    code = "OTHER_PROMPTS" if name in READS_TEXT else "UNEQUAL_WORK"
     mine, other = (sorted({(one.prompt_tokens, one.output_tokens) for one in pieces}) for pieces in (whole, part))
     if foreign := part - whole:
         if mine != other:
             return refuse(code, f"prompts differ: ours {mine}, {name} {other} (tokens in, tokens out)")
         return refuse(code, f"{name} ran {len(foreign)} piece(s) that ours did not: other tokens or another answer")
     unknown = len(part) < len(whole) and len(mine) > 1
-    return refuse(Code.UNEQUAL_WORK, f"{name} ran a part of prompts of unequal length: its whole is unknown", unknown)
+    return refuse("UNEQUAL_WORK", f"{name} ran a part of prompts of unequal length: its whole is unknown", unknown)
 
 
 def missing_rounds(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Objection]:
     """Ratios are taken round by round, so both must have run every one of them, once."""
     mine, other = (sorted(trial.round for trial in trials) for trials in (ours, theirs))
     text = f"{name} was measured in rounds {other}, ours in {mine}"
-    return refuse(Code.MISSING_ROUNDS, text, mine != other or len(set(mine)) < len(mine))
+    return refuse("MISSING_ROUNDS", text, mine != other or len(set(mine)) < len(mine))
 
 
 def unequal_verdicts(agreement: Agreement, tolerance: float) -> list[Objection]:
     """A system must answer as its reference does, and the reference's adapters must matter."""
-    system, against, checked, code = agreement.system, agreement.against, agreement.checked, Code.UNEQUAL_VERDICTS
-    if checked == 0:
-        return refuse(Code.NOT_COMPARED, f"no verdict of {system} was compared with {against}")
+    system, against = agreement.system, agreement.against
+    if agreement.checked == 0:
+        return refuse("NOT_COMPARED", f"no verdict of {system} was compared with {against}")
     if agreement.moved is not None and agreement.moved <= MOVED * tolerance:
         text = f"adapters of {system} move a probability by {agreement.moved:.1e} on average: agreement shows nothing"
-        return refuse(Code.INERT_ADAPTERS, text)
-    code, against = (Code.UNSTEADY_VERDICTS, "its own other rounds") if against == system else (code, against)
+        return refuse("INERT_ADAPTERS", text)
+    unsteady = against == system
     text = (
-        f"verdicts of {system} differ by up to {agreement.worst:.2g} from {against} (rounding explains {tolerance:g}; "
-        f"{agreement.same} of {checked} labels are the same)"
+        f"verdicts of {system} differ by up to {agreement.worst:.2g} from "
+        f"{'its own other rounds' if unsteady else against} (rounding explains {tolerance:g}; {agreement.same} of "
+        f"{agreement.checked} labels are the same)"
     )
+    code = "UNSTEADY_VERDICTS" if unsteady else "UNEQUAL_VERDICTS"
     return refuse(code, text, not agreement.worst <= tolerance)  # NaN too
 
 
@@ -107,7 +88,7 @@ def warm_cache(trials: Sequence[Trial], shared: int, name: str) -> list[Objectio
         hits = [answer.cached_tokens for answer in trial.run.results]
         if hits and (max(hits) > shared or min(hits) > 0):
             text = f"the cache was not empty: a request of {name} hit {max(hits)} tokens of {shared} shared ones"
-            return refuse(Code.COLD_CACHE, text)
+            return refuse("COLD_CACHE", text)
     return []
 
 
@@ -119,22 +100,22 @@ def emptied_cache(trials: Sequence[Trial], kept: int, name: str) -> list[Objecti
         f"{short} request(s) of {name} did not find the {least} tokens that the stage before left in the cache: it was "
         "emptied in between, or is too small (VLLM_CPU_KVCACHE_SPACE=GIB on CPU)"
     )
-    return refuse(Code.EMPTIED_CACHE, text, short)
+    return refuse("EMPTIED_CACHE", text, short)
 
 
 def below_roofline(seconds: float, roofline: float, name: str) -> list[Objection]:
     """Nothing is faster than its own arithmetic: a system that seems to be has left work out, or it is miscounted."""
     text = f"{name} took {seconds:.1e} s, its arithmetic and bytes at this machine's best rates {roofline:.1e} s"
-    return refuse(Code.BELOW_ROOFLINE, text, seconds < ROOFLINE_MARGIN * roofline)
+    return refuse("BELOW_ROOFLINE", text, seconds < ROOFLINE_MARGIN * roofline)
 
 
 def biased_aa(ratio: Measured) -> list[Objection]:
     """Ours against itself must show 1.0 within its interval, and the interval must not hold whatever one likes."""
     shown = f"ours against itself shows {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
     if not ratio.contains(1.0):
-        return refuse(Code.BIASED_AA, f"{shown} in place of 1.0: the order or the machine disturbs the measurement")
+        return refuse("BIASED_AA", f"{shown} in place of 1.0: the order or the machine disturbs the measurement")
     text = f"{shown}, too wide to say anything: run it on a quiet machine, or with a higher bench.rounds"
-    return refuse(Code.NOISY_AA, text, ratio.high > WIDEST_AA * ratio.low)
+    return refuse("NOISY_AA", text, ratio.high > WIDEST_AA * ratio.low)
 
 
 def aa_ratio(cells: Sequence[Cell]) -> tuple[Measured | None, list[Objection]]:
@@ -146,12 +127,12 @@ def aa_ratio(cells: Sequence[Cell]) -> tuple[Measured | None, list[Objection]]:
     for cell in (cell for cell in cells if cell.ours):
         ours, aa = cell.of(cell.ours[0]), cell.of(AA)
         if not aa:
-            return None, refuse(Code.NO_AA, f"{cell.name} has no A/A run")
+            return None, refuse("NO_AA", f"{cell.name} has no A/A run")
         if missing := missing_rounds(ours, aa, "the A/A run"):
             return None, missing
         pairs.append({one.round: (one.run.seconds, two.run.seconds) for one, two in zip(aa, ours, strict=True)})
     shared = sorted(set.intersection(*map(set, pairs))) if pairs else []  # a cell that was stopped has fewer
     if len(shared) < 2:
-        return None, refuse(Code.NO_AA, "there is no A/A run of two rounds or more")
+        return None, refuse("NO_AA", "there is no A/A run of two rounds or more")
     ratio = mean_ratio([sum(c[n][0] for c in pairs) / sum(c[n][1] for c in pairs) for n in shared], AA_COVERAGE)
     return ratio, biased_aa(ratio)

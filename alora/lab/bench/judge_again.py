@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from alora.lab.bench import guards
-from alora.lab.bench.guards import Code
 from alora.lab.bench.intervals import paired_ratio
 from alora.lab.bench.record import Record
 from alora.lab.bench.reference import agreement
 from alora.lab.bench.trials import Agreement, Cell, Objection, Ratio
 
-OF_VERDICTS = {Code.UNEQUAL_VERDICTS, Code.UNSTEADY_VERDICTS, Code.INERT_ADAPTERS}
+OF_VERDICTS = ("UNEQUAL_VERDICTS", "UNSTEADY_VERDICTS", "INERT_ADAPTERS")
 
 
 def judge(record: Record) -> Record:
@@ -21,12 +20,10 @@ def judge(record: Record) -> Record:
     if record.benchmark == "training":  # which compares gradients, and keeps none of them
         return record
     tolerance = guards.VERDICT_TOLERANCE[record.base.dtype in ("bfloat16", "float16")]
-    cells = [_cell(cell, tolerance) for cell in record.cells]
-    load = []
-    for one in record.load:
-        compared = [_again(entry) for entry in one.agreement]
-        refused = _refused(one.refused, [] if one.reason else compared, tolerance)
-        load.append(replace(one, agreement=compared, refused=refused))
+    cells = [replace(cell, agreement=list(map(_again, cell.agreement))) for cell in record.cells]
+    cells = [replace(cell, ratios=[_ratio(cell, one, tolerance) for one in cell.ratios]) for cell in cells]
+    load = [replace(one, agreement=list(map(_again, one.agreement))) for one in record.load]
+    load = [replace(one, refused=_refused(one.refused, [] if one.reason else one.agreement, tolerance)) for one in load]
     return replace(record, tolerance=tolerance, cells=cells, load=load)
 
 
@@ -41,12 +38,6 @@ def _again(entry: Agreement) -> Agreement:
 def _refused(before: Sequence[Objection], entries: Sequence[Agreement], tolerance: float) -> list[Objection]:
     verdicts = [one for entry in entries if entry.checked for one in guards.unequal_verdicts(entry, tolerance)]
     return list(dict.fromkeys([*verdicts, *(one for one in before if one.code not in OF_VERDICTS)]))
-
-
-def _cell(cell: Cell, tolerance: float) -> Cell:
-    compared = [_again(entry) for entry in cell.agreement]
-    cell = replace(cell, agreement=compared)
-    return replace(cell, ratios=[_ratio(cell, ratio, tolerance) for ratio in cell.ratios])
 
 
 def _ratio(cell: Cell, ratio: Ratio, tolerance: float) -> Ratio:

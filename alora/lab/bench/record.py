@@ -156,14 +156,11 @@ def plain(record: Record) -> dict[str, Any]:
 
 def record_json(record: Record) -> str:
     """JSON with one trial or sampled answer a line: complete, and still to be read and compared line by line."""
-    data = plain(record)
-    lists = list[tuple[dict[str, Any], str]]()  # in the order in which they are written
-    for cell in data["cells"]:
-        lists += [*((one, "answers") for one in cell["agreement"]), (cell, "trials")]
-    lists += [(one, "answers") for load in data["load"] for one in load["agreement"]]
-    lines = [json.dumps(one, allow_nan=False) for part, name in lists for one in part[name]]
-    for part, name in lists:
-        part[name] = [json.loads(LINE)] * len(part[name])
+    data, lines = plain(record), list[str]()
+    for part in (*data["cells"], *data["load"]):  # in the order in which they are written
+        for owner, name in (*((one, "answers") for one in part["agreement"]), (part, "trials")):
+            lines += [json.dumps(one, allow_nan=False) for one in owner.get(name, ())]
+            owner |= {name: [json.loads(LINE)] * len(owner[name])} if name in owner else {}
     parts = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).split(LINE)
     return "".join(part + line for part, line in zip(parts, [*lines, ""], strict=True)) + "\n"
 

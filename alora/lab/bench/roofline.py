@@ -15,7 +15,7 @@ all ways have in the same proportion.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,30 +39,19 @@ class FlopCount:
     rank: int
     targets: Sequence[str]
 
-    def _products(self, names: Iterable[str]) -> int:
-        return 2 * sum(math.prod(self.shape.linears[name]) for name in names)
+    def _token(self, modules: Collection[str], base: int = 1, own: int = 1) -> int:
+        """Of a token in some modules of one layer: ``base`` products with their weights, ``own`` with their adapters."""
+        sizes = {name: size for name, size in self.shape.linears.items() if name in modules}
+        weights, factors = map(math.prod, sizes.values()), (sum(sizes[name]) for name in self.targets if name in sizes)
+        return 2 * (base * sum(weights) + own * self.rank * sum(factors))
 
     @property
     def linear(self) -> int:
-        return self.shape.layers * self._products(self.shape.linears)
+        return self.shape.layers * self._token(self.shape.linears, own=0)
 
     @property
     def adapter(self) -> int:
-        sizes = (sum(self.shape.linears[name]) for name in self.targets)
-        return 2 * self.shape.layers * self.rank * sum(sizes)
-
-    @property
-    def saved(self) -> int:
-        """What backward need not do for one token: the first layer's q, k and v."""
-        return self._products(_READ_INPUT)
-
-    @property
-    def mlp(self) -> int:
-        return self._products(_MLP)
-
-    @property
-    def mlp_adapter(self) -> int:
-        return 2 * self.rank * sum(sum(self.shape.linears[name]) for name in self.targets if name in _MLP)
+        return self.shape.layers * self._token(self.shape.linears, base=0)
 
     def attention(self, seen: int, products: int, layers: int | None = None) -> int:
         """``products`` matrix products over ``seen`` pairs (query position, key position); of all layers, or some."""
@@ -76,20 +65,24 @@ class FlopCount:
         """Forward and backward of the head: logits of ``tokens`` vocabulary entries at ``rows`` positions."""
         return 4 * rows * tokens * self.shape.hidden
 
+    def _trained(self, tokens: int, suffix: int) -> int:
+        """The linear layers forward and backward, without the gradient of the first layer's input."""
+        return tokens * (2 * self.linear - self._token(_READ_INPUT, own=0)) + 3 * suffix * self.adapter
+
     def full_sequence(self, prefix: int, suffix: int) -> int:
         """Training one pair over the whole prompt; logits of the vocabulary at its end."""
-        tokens = prefix + suffix
-        layers = tokens * (2 * self.linear - self.saved) + 3 * suffix * self.adapter
-        return layers + self.attention(causal(tokens), FORWARD + _BACKWARD) + self.head(1, self.shape.vocab)
+        seen = causal(prefix + suffix)
+        layers = self._trained(prefix + suffix, suffix) + self.attention(seen, FORWARD + _BACKWARD)
+        return layers + self.head(1, self.shape.vocab)
 
     def prefix(self, prefix: int) -> int:
         """The shared part: the base's forward over the prefix, without gradient."""
-        return prefix * self.linear - (prefix - 1) * self.mlp + self._trimmed(causal(prefix), 0, FORWARD)
+        trimmed = self._trimmed(causal(prefix), 0, FORWARD) - (prefix - 1) * self._token(_MLP, own=0)
+        return prefix * self.linear + trimmed
 
     def trained_suffix(self, prefix: int, suffix: int, labels: int) -> int:
         """Training one pair behind a prefix that is there already; the floor of a pair when P goes to infinity."""
-        layers = suffix * (2 * self.linear - self.saved) + 3 * suffix * self.adapter
-        layers -= (suffix - 1) * (2 * self.mlp + 3 * self.mlp_adapter)
+        layers = self._trained(suffix, suffix) - (suffix - 1) * self._token(_MLP, 2, 3)
         own = self._trimmed(causal(suffix), suffix, FORWARD + _BACKWARD)
         shared = self._trimmed(suffix * prefix, prefix, FORWARD + _BACKWARD_PREFIX)
         return layers + own + shared + self.head(1, labels)
@@ -106,7 +99,7 @@ class FlopCount:
 
     def scored_suffix(self, prefix: int, suffix: int, labels: int) -> int:
         """Scoring one adapter behind a prefix that is there already."""
-        layers = suffix * (self.linear + self.adapter) - (suffix - 1) * (self.mlp + self.mlp_adapter)
+        layers = suffix * (self.linear + self.adapter) - (suffix - 1) * self._token(_MLP)
         seen = suffix * prefix + causal(suffix)
         return layers + self._trimmed(seen, prefix + suffix, FORWARD) + self.head(1, labels) // 2
 
@@ -162,8 +155,7 @@ class Roofline:
         The base's weights and the adapters' are read once. Keys and values are not counted as bytes: small ones may
         never leave the processor's cache, and a kernel may read a shared prefix once for all.
         """
-        bare, read_base = FlopCount(self.material.base.shape, 0, ()), system in READS_TEXT
-        flops = 0
+        bare, read_base, flops = FlopCount(self.material.base.shape, 0, ()), system in READS_TEXT, 0
         if system != "lora":
             flops = bare.prefix(tokens) - (bare.prefix(kept) if kept else 0)
         for policy in range(policies):

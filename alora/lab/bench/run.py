@@ -13,7 +13,6 @@ import torch
 from alora.config.environment import describe_environment
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.errors import ConfigError, first_line
-from alora.lab.bench.guard_requests import GuardBench
 from alora.lab.bench.harness import Clock, Context, Harness, TimeIsUp, evaluate
 from alora.lab.bench.record import UNFINISHED, Record, settings_by_key
 from alora.lab.bench.roofline import measure_machine
@@ -24,7 +23,7 @@ from alora.training.loop import tensor_cores
 
 def run_bench(
     settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype,
-    keep: Callable[[Record], None] = lambda record: None,
+    keep: Callable[[Record], None] = lambda record: None, serving: type[ServingBench] = ServingBench,
 ) -> Record:  # fmt: skip
     """Measure everything that ``settings`` ask for; what was finished is kept, whatever stops it later.
 
@@ -37,8 +36,7 @@ def run_bench(
         with precision, tempfile.TemporaryDirectory(prefix="alora-bench-") as scratch:
             clock, harness = Clock(device, settings.threads), Harness(settings)
             context = Context(settings, base, device, dtype, Path(scratch), clock, harness)
-            served = GuardBench if "guard" in settings.serving.workloads else ServingBench
-            bench = TrainingBench(context) if settings.workload == "training" else served(context)
+            bench = TrainingBench(context) if settings.workload == "training" else serving(context)
             gc.collect()
             gc.freeze()  # the libraries' own objects, which collections between runs need not visit
             context.machine = measure_machine(bench.base, clock)

@@ -5,7 +5,6 @@
   (*warm*); and once more (*again*).
 - ``conversation``: turns that grow, the burst at every turn, the cache kept between them.
 - ``open_loop``: arrivals from a population of policies (:mod:`alora.lab.bench.open_loop`).
-- ``guard``: over HTTP, and alone (:mod:`alora.lab.bench.guard_requests`).
 """
 
 import importlib.util
@@ -27,7 +26,7 @@ from alora.lab.bench.roofline import Roofline
 from alora.lab.bench.systems import BenchEngine, PackedScorer, PeftLora, Request, System, VllmSystem
 from alora.lab.bench.trials import AA, Agreement, Cell, Objection, Result, Run
 
-NEEDS_ENGINE = ("warm", "open_loop", "guard")
+NEEDS_ENGINE = ("warm", "open_loop")
 WARM_TOKENS, TURN_POLICIES = 500, 10  # at most: every system runs all of them, since a cache is no use to a part
 CHECKS = {"alora": ("packed", "the packed scorer"), "guard": ("alora", "P requests")}  # ours against all answers of it
 LORA_STEPS = 2  # of the engine that a rehearsal of standard LoRA fills; all further ones are alike

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from alora.adapter.folder import AdapterWeights
 from alora.lab.bench import guards
-from alora.lab.bench.guards import Code, refuse
+from alora.lab.bench.guards import refuse
 from alora.lab.bench.harness import Benchmark, Context
 from alora.lab.bench.launches import FAMILIES, launches_a_layer, tiny_ids
 from alora.lab.bench.material import LABELS, adapter_spec, as_lora, bench_base, random_adapter
@@ -175,13 +175,13 @@ class TrainingBench(Benchmark):
         """Other gradients, pairs that a timed step left out, policies that were not trained."""
         if (worst := self._worst.get((cell.name, system))) is not None:
             text = f"gradients of {system} and ours differ by {worst:.1e} (rounding explains {self.tolerance:.0e})"
-            return refuse(Code.UNEQUAL_GRADIENTS, text, not worst <= self.tolerance)
+            return refuse("UNEQUAL_GRADIENTS", text, not worst <= self.tolerance)
         missing = self._untrained[cell.name, system]
         batch = self._batch(cell.workload, cell.size("prefix"), policies_of(system))
         wanted = {piece_of(batch.prefixes, *pair) for pair in zip(batch.pairs, batch.labels, strict=True)}
         ran = min(len(wanted & set(trial.run.work)) for trial in cell.of(system))
-        left_out = refuse(Code.UNEQUAL_WORK, f"ours ran {ran} of its {len(wanted)} pairs", ran < len(wanted))
-        return left_out + refuse(Code.NO_GRADIENT, f"policies {missing} of ours got no finite gradient", missing)
+        left_out = refuse("UNEQUAL_WORK", f"ours ran {ran} of its {len(wanted)} pairs", ran < len(wanted))
+        return left_out + refuse("NO_GRADIENT", f"policies {missing} of ours got no finite gradient", missing)
 
     def roofline(self, cell: Cell, system: str) -> float:
         """FLOPs of a step over the machine's best rate."""

@@ -18,7 +18,7 @@ from alora.atomic import write_json
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import redacted
 from alora.errors import RunError
-from alora.lab.compare.scores import Scores, read_scores, write_scores
+from alora.lab.compare.scores import Scores, read_scores
 from alora.lab.compare.task import MethodRun
 from alora.received import read_record
 from alora.training.run_folder import ClaimedFolder
@@ -47,7 +47,7 @@ class ComparisonFolder(ClaimedFolder):
     def write(self, run: MethodRun, scored: Mapping[str, Scores], failed: Mapping[str, str]) -> None:
         """Keep a run's scores; the list of policies without scores comes last and marks the run as written."""
         for policy, scores in scored.items():
-            write_scores(self.home(run) / f"{policy}.json", scores)
+            write_json(self.home(run) / f"{policy}.json", asdict(scores))
         write_json(self.home(run) / _LEFT_OUT, dict(failed))
 
     def finished(self, run: MethodRun) -> bool:

@@ -51,7 +51,9 @@ def document(
             "methods": [asdict(item) for item in comparison.methods],
             "gaps": [asdict(gap) for gap in comparison.gaps],
             "left_out": {run: dict(reasons) for run, reasons in left_out.items() if reasons},
-            "scores": [asdict(item) for item in scores],
+            "scores": [
+                {name: part for name, part in asdict(item).items() if name != "schema_version"} for item in scores
+            ],
         }
     )
 

@@ -1,7 +1,7 @@
 """One method's scores of one policy: one per row, by the row's id, and no text of a conversation."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from alora.atomic import write_json
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import Splits
 from alora.errors import RunError
@@ -17,8 +16,7 @@ from alora.evaluation.predict import Predictions, held_out_predictions
 from alora.evaluation.resampling import Flags, Floats
 from alora.lab.compare.task import MethodRun
 from alora.policy import Policy
-from alora.received import decode
-from alora.text import read_json
+from alora.received import read_record
 
 SCHEMA_VERSION = 1
 UNTRAINED = ("prompt", "judge")  # methods
@@ -62,6 +60,7 @@ class Scores:
     validation: RowScores
     test: RowScores
     facts: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
 
 
 def labelled_for(policy: Policy, rows: Sequence[LabelledConversation]) -> list[LabelledConversation]:
@@ -101,16 +100,5 @@ def calibration_rows(splits: Splits, policy: Policy, arm: str) -> list[LabelledC
     return labelled_for(policy, splits.sample) if arm in UNTRAINED else splits.calibration(policy.id)
 
 
-def write_scores(file: Path, scores: Scores) -> None:
-    write_json(file, {"schema_version": SCHEMA_VERSION, **asdict(scores)})
-
-
 def read_scores(file: Path) -> Scores:
-    remedy = "remove it and run again"
-    content = read_json(file, RunError, remedy)
-    try:
-        if (version := content.pop("schema_version", None)) != SCHEMA_VERSION:
-            raise ValueError(f"schema_version {version} is not {SCHEMA_VERSION}")
-        return decode(Scores, content)
-    except (ValueError, TypeError) as error:
-        raise RunError(f"{file} holds no scores of this version ({error}); {remedy}") from error
+    return read_record(Scores, file, RunError, "remove it and run again", schema_version=SCHEMA_VERSION)

@@ -89,7 +89,7 @@ def test_every_shape_of_the_schema_exists():
     assert BenchSettings().shape in SHAPES
 
 
-@pytest.mark.parametrize("group", ["quick", "cpu", "cpu_open_loop", "gpu", "guard"])
+@pytest.mark.parametrize("group", ["quick", "cpu", "cpu_open_loop", "gpu"])
 def test_every_group_composes(group, capsys):
     assert main(["bench", "serving", f"bench={group}", "--cfg", "job"]) == 0
     assert "workload: serving" in capsys.readouterr().out

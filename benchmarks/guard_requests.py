@@ -1,5 +1,8 @@
-"""``alora bench serving``, workload ``guard``: what one ``POST /v1/guard`` costs next to P requests, on one server.
+"""What one ``POST /v1/guard`` costs next to P requests, on one server: ``alora bench serving`` over HTTP.
 
+    python benchmarks/guard_requests.py base=smollm2 base.dtype=bfloat16 'bench.policies=[5]' bench.rounds=50
+
+Settings are those of ``alora bench``; ``bench.battery=DIR`` takes bundles of yours.
 The server is stock vLLM as ``alora serve`` starts it, with P bundles and the same weights as standard LoRA. Each run is
 one conversation under a salt of its own, so on a cold cache:
 
@@ -36,6 +39,8 @@ from alora.base.load import load_base
 from alora.bundle.battery import write_battery
 from alora.bundle.read import Bundle, load_battery
 from alora.bundle.write import BundleContents, write_bundle
+from alora.commands.bench import run
+from alora.config.compose import load_recipe
 from alora.config.schema import BaseSettings, BenchSettings, IdentitySettings, PromptSettings
 from alora.config.secrets import KEY, key_in
 from alora.data.conversation import Conversation, Message
@@ -49,7 +54,9 @@ from alora.lab.bench.systems import System
 from alora.lab.bench.trials import Agreement, Cell, Piece, Result, Run
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
+from alora.text import note
 
+DEFAULTS = ("bench.prefixes=[1000]", "bench.policies=[5,20,100]", "bench.rounds=20", "bench.serving.lora_tokens=1000")
 SCALE = SERVED_SCALE / 4  # so that golden rows agree in 16 bits, too, which the guard asks for
 WORDS = ("parcel", "order", "refund", "money", "late", "week", "please", "answer", "advice", "price", "number", "sorry")
 ROOM = 400  # tokens of a prompt besides the conversation: the template, and the reader's question
@@ -66,8 +73,6 @@ class GuardBench(ServingBench):
 
     def _start(self) -> str:
         context, settings = self._context, self._settings
-        if settings.serving.workloads != ["guard"]:
-            raise ConfigError("the guard workload starts a server: bench.serving.workloads=[guard] alone")
         if settings.battery is None and context.base.source is None:
             raise ConfigError("the guard reads text: add base.source=smollm2 (or another), or bench.battery=DIR")
         context.clock.cpu = False  # what works is another process
@@ -285,3 +290,14 @@ class Way(System):
             piece = own or self.material.piece(prefix_ids, policy)
             results.append(Result(piece, 0.0, hit, tuple(scores)))
         return Run.of(seconds, seconds, results, front=front)
+
+
+def main() -> None:
+    recipe = load_recipe("bench", ["serving", *DEFAULTS, *sys.argv[1:]], note)
+    if recipe is not None:
+        serving = replace(recipe.bench.serving, workloads=["guard"])
+        sys.exit(run(replace(recipe, bench=replace(recipe.bench, serving=serving)), GuardBench))
+
+
+if __name__ == "__main__":
+    main()
