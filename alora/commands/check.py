@@ -72,8 +72,9 @@ def run(recipe: Recipe) -> int:
         check.show()
         if recipe.show and tokenizer and check.policies:
             check.attempt("show", lambda: show_rows(recipe, check.splits, check.policies, tokenizer))
-        counts = f"{_counted(errors, 'error')}, {_counted(warnings, 'warning')}"
-        say(f"{counts}: {'not ready' if failed else 'ready'} to train")
+        counts = ((errors, "error"), (warnings, "warning"))
+        counted = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for number, what in counts)
+        say(f"{counted}: {'not ready' if failed else 'ready'} to train")
     if errors:
         return FAILED
     return STRICT if failed else 0
@@ -157,17 +158,16 @@ class _Check:
         own_files = any(POLICY_PLACE in str(getattr(data, name)) for name in SPLITS)
         for policy in self.policies:
             mine = {name: [row for row in rows if policy.id in row.labels] for name, rows in self.splits.items()}
-            found = [finding for name, rows in mine.items() for finding in self._balance(policy, name, rows)]
+            found: list[Finding] = []
+            for name, rows in mine.items():
+                absent = Finding(ERROR, "UNLABELLED", name, "no row is labelled for it; add rows, or leave it out")
+                counted = rows or not self.battery
+                found += check_balance(name, rows, policy, needed=name in NEEDED) if counted else [absent]
             found += check_duplicates(mine, policy) if own_files else []
             title = f"{policy.id}: " if self.battery else ""
             self.findings += [replace(finding, where=f"{title}{finding.where}") for finding in found]
         if not own_files:
             self.findings += check_duplicates(self.splits, *self.policies)
-
-    def _balance(self, policy: Policy, name: str, rows: Rows) -> list[Finding]:
-        if rows or not self.battery:
-            return check_balance(name, rows, policy, needed=name in NEEDED)
-        return [Finding(ERROR, "UNLABELLED", name, "no row is labelled for it; add rows, or leave it out")]
 
     def labels(self) -> None:
         """Labels that the words of other rows doubt, and a judge, where there is one."""
@@ -246,8 +246,11 @@ class _Check:
         table(headings, [self._split_row(name, rows) for name, rows in self.splits.items()])
         say()
         if self.battery:
-            headings = ("policy", "labels, the flagged one first", *self.splits)
-            table(headings, [self._policy_row(policy) for policy in self.policies])
+            headings, policies = ("policy", "labels, the flagged one first", *self.splits), []
+            for policy in self.policies:
+                counts = [" / ".join(map(str, count_labels(rows, policy).values())) for rows in self.splits.values()]
+                policies.append([policy.id, " / ".join(policy.labels), *counts])
+            table(headings, policies)
         else:
             say(describe_positive(*next(iter(self.splits.items())), self.policies[0]))
         say()
@@ -264,16 +267,8 @@ class _Check:
         read = [tokens.windows if tokens else None] if self._windows else []
         return [name, self._count(rows), *counts, *cells, lost, *read]
 
-    def _policy_row(self, policy: Policy) -> list[str]:
-        counts = [" / ".join(map(str, count_labels(rows, policy).values())) for rows in self.splits.values()]
-        return [policy.id, " / ".join(policy.labels), *counts]
-
 
 def _findings(where: str, error: AloraError) -> list[Finding]:
     code = f"{where.partition('.')[0].upper()}_UNUSABLE" if where in CODED else "UNUSABLE"
     given = getattr(error, "findings", ()) or str(error).splitlines()
     return [item if isinstance(item, Finding) else Finding(ERROR, code, where, str(item)) for item in given]
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -21,7 +21,6 @@ from alora.commands.output import report_file, report_file_in, say, say_json, ta
 from alora.config.describe import without_effect
 from alora.config.schema import DataSettings, EvaluationSettings, Recipe
 from alora.data.conversation import LabelledConversation
-from alora.data.sources import Source
 from alora.data.splits import known_rows, read_shared_rows
 from alora.errors import AloraError, ConfigError, DataError, LeftOut
 from alora.evaluation.bag_of_words import fit_bag_of_words, out_of_fold_words
@@ -90,18 +89,18 @@ def run(recipe: Recipe) -> int:
     return int(bool(left_out))
 
 
-def _rows(source: Source | None, data: DataSettings, policies: Sequence[Policy]) -> tuple[Rows, LeftOut]:
-    return ([], LeftOut()) if source is None else read_shared_rows(source, data, policies, use="train")
-
-
 def _training_rows(
     recipe: Recipe, artifact: Artifact, data: DataSettings, policies: Sequence[Policy]
 ) -> tuple[_Taught, Rows, LeftOut]:
     """``data.train`` of the command; else what the artifact's run trained on, where that is still to be had. And the
     rows that the adapters know: the run's own, whatever the command says, or ``data.train`` where there is no run."""
+
+    def named() -> tuple[Rows, LeftOut]:
+        return ([], LeftOut()) if data.train is None else read_shared_rows(data.train, data, policies, use="train")
+
     run = saved_run(artifact)
     if run is None:
-        rows, unread = _rows(data.train, data, policies)
+        rows, unread = named()
         return _Taught(rows), rows, unread
     others = data.train is None or (data.train != run.data.train and "data.train" in recipe.said)
     own, held, unread = [], [], LeftOut()
@@ -113,7 +112,7 @@ def _training_rows(
             note(f"no bag of words: {error}")
         known = list(chain(*rows_by_now(error)))
     if others:
-        rows, unread = _rows(data.train, data, policies)
+        rows, unread = named()
         return _Taught(rows), known, unread
     return _Taught(own, held, run.training.seed), known, unread
 

@@ -14,7 +14,7 @@ from alora.config.schema import Recipe
 from alora.data.conversation import LabelledConversation
 from alora.data.sources import named
 from alora.errors import ConfigError, DataError, LeftOut
-from alora.evaluation.battery_report import FleetReport, Member, PolicyChange, report
+from alora.evaluation.battery_report import FleetReport, Member, report
 from alora.evaluation.tables import HEADINGS, table_rows
 from alora.text import note
 
@@ -89,20 +89,12 @@ def _show(recipe: Recipe, found: FleetReport) -> None:
     if found.drifts:
         figures = recipe.fleet.figures
         say(f"\nagainst {recipe.fleet.against}; a fall of more than {recipe.fleet.tolerance:g} fails")
-        table(
-            ("policy", "state", *figures, "verdicts flipped", "p DeLong", "verdict"),
-            [_drift_cells(drift, figures) for drift in found.drifts],
-        )
-    _show_crossfire(found)
-
-
-def _drift_cells(drift: PolicyChange, figures: Sequence[str]) -> list[str]:
-    changes = ["" if (change := drift.changes.get(name)) is None else f"{change:+.3f}" for name in figures]
-    verdict = f"REGRESSED: {', '.join(drift.regressed)}" if drift.regressed else "ok"
-    return [drift.policy, drift.state, *changes, _plain(drift.flipped), _plain(drift.p_delong), verdict]
-
-
-def _show_crossfire(found: FleetReport) -> None:
+        rows = []
+        for drift in found.drifts:
+            changes = ["" if (change := drift.changes.get(name)) is None else f"{change:+.3f}" for name in figures]
+            verdict = f"REGRESSED: {', '.join(drift.regressed)}" if drift.regressed else "ok"
+            rows.append([drift.policy, drift.state, *changes, _plain(drift.flipped), _plain(drift.p_delong), verdict])
+        table(("policy", "state", *figures, "verdicts flipped", "p DeLong", "verdict"), rows)
     crossfire = found.crossfire
     if len(crossfire.policies) < 2:
         return

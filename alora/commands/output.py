@@ -116,20 +116,11 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print aligned columns; numbers flush right, floats with four digits, None as a dash."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(text) for text in column) for column in zip(headers, *cells, strict=True)]
-    right = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(headers))]
-
-    def line(texts: Sequence[str]) -> str:
-        padded = (text.rjust(w) if r else text.ljust(w) for text, w, r in zip(texts, widths, right, strict=True))
-        return "  ".join(padded).rstrip()
-
-    say(line(headers))
-    say("  ".join("-" * width for width in widths))
-    for row in cells:
-        say(line(row))
-
-
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    columns = zip(*rows, strict=True) if rows else [("",)] * len(headers)
+    right = [all(isinstance(v, int | float | None) and not isinstance(v, bool) for v in column) for column in columns]
+    for line in (headers, ["-" * width for width in widths], *cells):
+        padded = (text.rjust(w) if r else text.ljust(w) for text, w, r in zip(line, widths, right, strict=True))
+        say("  ".join(padded).rstrip())
 
 
 def _cell(value: object) -> str:

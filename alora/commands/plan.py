@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from alora.atomic import write_json
 from alora.base.config import read_config
@@ -116,7 +115,13 @@ def _assumptions(recipe: Recipe, rates: capacity.Rates, memory: float, where: st
 def _show(plans: list[capacity.FleetPlan], facts: dict[str, str], assumed: list[str]) -> None:
     headings = ("", "devices", "p95, ms", "last turn alone, ms", "a conversation, ms", "from the cache",
                 "KV of live ones", "cost an hour")  # fmt: skip
-    table(headings, [_cells(plan) for plan in plans])
+    rows = []
+    for plan in plans:
+        name = plan.system if plan.keeps_kv else f"{plan.system}, KV not kept"
+        p95 = None if plan.p95_s is None else round(1e3 * plan.p95_s, 1)
+        times = (round(1e3 * plan.turn_s, 1), round(1e3 * plan.conversation_s, 1))
+        rows.append([name, plan.gpus, p95, *times, f"{plan.cached_share:.1%}", _gib(plan.kv_bytes), plan.cost])
+    table(headings, rows)
     ours, theirs = plans
     say(f"\nstandard LoRA uses {theirs.conversation_s / ours.conversation_s:.1f} times the device time of aLoRA")
     table(("", ""), list(facts.items()))
@@ -129,13 +134,6 @@ def _show(plans: list[capacity.FleetPlan], facts: dict[str, str], assumed: list[
                 f"no number of devices meets plan.target_ms for {plan.system}: one turn alone takes longer, or base, "
                 "adapters and one conversation's KV do not fit; take a larger device, fewer tokens or fewer policies"
             )
-
-
-def _cells(plan: capacity.FleetPlan) -> list[Any]:
-    name = plan.system if plan.keeps_kv else f"{plan.system}, KV not kept"
-    p95 = None if plan.p95_s is None else round(1e3 * plan.p95_s, 1)
-    times = (round(1e3 * plan.turn_s, 1), round(1e3 * plan.conversation_s, 1))
-    return [name, plan.gpus, p95, *times, f"{plan.cached_share:.1%}", _gib(plan.kv_bytes), plan.cost]
 
 
 def _gib(size: float) -> str:

@@ -91,7 +91,6 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     if local:
         overrides.insert(0, f"recipe={LOCAL_RECIPE}")
     overrides, files = _name_recipe_files(overrides, cwd)
-    overrides = [_with_names_in_quotes(item) for item in overrides]
     return replace(given, overrides=tuple(overrides), recipe_files=tuple(files), local=local, unread=unread)
 
 
@@ -112,8 +111,10 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
         if item.startswith("-") and item != "-":
             name = _LONG.get(name, name)
             if name not in FLAGS:
+                key = nearest_key(name.lstrip("-").replace("-", "_"))  # of another tool's habit
                 after = waiting[0] if waiting and not equals and not waiting[0].startswith("-") else value
-                raise ConfigError(f"{item}: there is no such flag; {_meant_setting(name, after)}")
+                way = f"write {key}={after}" if key else "a setting is key=value, and --hydra-help lists the flags"
+                raise ConfigError(f"{item}: there is no such flag; {way}")
             if waiting and not equals and (name in _WITH_VALUE or waiting[0] in _VALUES.get(name, ())):
                 value = waiting.popleft()
             options[name] = value or ("all" if name == "--info" else "")
@@ -122,12 +123,6 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
         else:
             positional.append(item)
     return options, overrides, positional
-
-
-def _meant_setting(flag: str, value: str) -> str:
-    """The setting that a flag of another tool's habit stands for."""
-    key = nearest_key(flag.lstrip("-").replace("-", "_"))
-    return f"write {key}={value}" if key else "a setting is key=value, and --hydra-help lists the flags"
 
 
 def _positional(verb: str, values: list[str], overrides: list[str]) -> list[str]:
@@ -152,16 +147,12 @@ def _unalias(verb: str, item: str) -> str:
         return item
     if verb in OF_LOGS and match["key"] == "data":  # its rows have no other role
         return f"conversation={quoted(_unquoted(match['value']))}"
+    if match["key"] in _LISTS_IN_TEXT and _NAMES.fullmatch(match["value"]):
+        return f"{match['key']}='{match['value']}'"
     key = ALIASES.get(match["key"], match["key"])
     if key == "policy" and _unquoted(match["value"]).endswith((".yaml", ".yml")):  # and no name of a stored policy
         key = "policy.file"
     return f"{match['sign']}{key}={match['value']}"
-
-
-def _with_names_in_quotes(item: str) -> str:
-    match = _OVERRIDE.fullmatch(item)
-    names = match is not None and match["key"] in _LISTS_IN_TEXT and _NAMES.fullmatch(match["value"])
-    return f"{match['key']}='{match['value']}'" if match and names else item
 
 
 def quoted(text: str) -> str:
@@ -177,24 +168,22 @@ def _unquoted(value: str) -> str:
 
 def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list[Path]]:
     """``recipe=some/file.yaml`` (also several, separated by commas) with absolute paths in quotes, and the files."""
-    renamed: list[str] = []
     files: list[Path] = []
-    for item in overrides:
+
+    def named(name: str) -> str:
+        given = _unquoted(name)
+        if not given.endswith((".yaml", ".yml")):
+            return name
+        files.append(Path(os.path.realpath(cwd / expanded(given))))
+        if not files[-1].is_file():
+            raise ConfigError(
+                f"recipe={given}: there is no file {files[-1]}; give a file, or a name such as quickstart"
+            )
+        return quoted(str(files[-1]))
+
+    def with_files(item: str) -> str:
         match = _OVERRIDE.fullmatch(item)
-        if match is None or match["key"] != "recipe":
-            renamed.append(item)
-            continue
-        names = []
-        for name in match["value"].split(","):
-            given = _unquoted(name)
-            if given.endswith((".yaml", ".yml")):
-                path = Path(os.path.realpath(cwd / expanded(given)))
-                if not path.is_file():
-                    raise ConfigError(
-                        f"recipe={given}: there is no file {path}; give a file, or a name such as quickstart"
-                    )
-                files.append(path)
-                name = quoted(str(path))
-            names.append(name)
-        renamed.append(f"recipe={','.join(names)}")
-    return renamed, files
+        is_recipe = match is not None and match["key"] == "recipe"
+        return f"recipe={','.join(map(named, match['value'].split(',')))}" if match and is_recipe else item
+
+    return list(map(with_files, overrides)), files

@@ -4,7 +4,7 @@ An option that the command line names takes the place of the recipe's, and is la
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.utils import setup_globals
@@ -12,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from alora.config.arguments import LOCAL_RECIPE, Arguments, read_arguments
 from alora.config.describe import without_effect
-from alora.config.files import RECIPE, Folders, SettingsFile
+from alora.config.files import RECIPE, SettingsFile
 from alora.config.fill import fill, fresh, keys_of, resolved
 from alora.config.hydra_main import show
-from alora.config.line import CommandLine, folders_of, is_of_hydra, read_line
+from alora.config.line import folders_of, is_of_hydra, read_line
 from alora.config.paths import absolute_paths
 from alora.config.schema import ColumnSettings, Recipe
 from alora.config.validate import check_recipe
@@ -86,7 +86,10 @@ def compose(arguments: Arguments, overrides: Sequence[str]) -> Composed:
     """The one order of all settings."""
     folders = folders_of(arguments)
     line = read_line(overrides, folders)
-    recipes = _recipes(line, folders)
+    recipes: list[SettingsFile] = []  # each after those that it starts from
+    for name in line.options.pop((RECIPE, None), ()):
+        is_file = name.endswith((".yaml", ".yml"))
+        recipes += folders.lineage(folders.read(Path(name)) if is_file else folders.read_option(RECIPE, name))
     chosen = {group: option for file in recipes for group, option in file.options.items()}
     named = {group for group, _ in line.options}
     below = [folders.read_option(group, option) for group, option in chosen.items() if group not in named]
@@ -112,15 +115,6 @@ def compose(arguments: Arguments, overrides: Sequence[str]) -> Composed:
     return Composed(settings, frozenset(given), frozenset(of_recipes))
 
 
-def _recipes(line: CommandLine, folders: Folders) -> list[SettingsFile]:
-    """The recipes that the command line names, each after those that it starts from."""
-    files: list[SettingsFile] = []
-    for name in line.options.pop((RECIPE, None), ()):
-        is_file = name.endswith((".yaml", ".yml"))
-        files += folders.lineage(folders.read(Path(name)) if is_file else folders.read_option(RECIPE, name))
-    return files
-
-
 def _lay(settings: DictConfig, files: Sequence[SettingsFile]) -> list[str]:
     """Fill in the files' values; a line for each that cannot be."""
     return [f"{file.where(k)}: {text}" for file in files for k, text in fill(settings, file.values, in_file=True)]
@@ -130,14 +124,9 @@ def _typed(composed: Composed) -> Recipe:
     setup_globals()  # the resolvers that Hydra's command line knows
     recipe = resolved(composed.settings)
     recipe.given, recipe.named = composed.given, composed.named
-    recipe.data.columns = _label_choice(recipe.data.columns, composed.given)
+    # One choice: the recipe's other one would hide what the command line names.
+    chosen = [name for name in ("label", "labels") if f"data.columns.{name}" in composed.given]
+    if len(chosen) == 1:
+        other = "labels" if chosen == ["label"] else "label"
+        setattr(recipe.data.columns, other, getattr(ColumnSettings, other))
     return recipe
-
-
-def _label_choice(columns: ColumnSettings, given: Collection[str]) -> ColumnSettings:
-    """``columns`` without the recipe's ``label`` where the command line names ``labels``, and the other way round: they
-    are one choice, and the other one would hide it."""
-    alone, among = ("data.columns.label" in given), ("data.columns.labels" in given)
-    if alone and not among:
-        return replace(columns, labels=ColumnSettings.labels)
-    return replace(columns, label=ColumnSettings.label) if among and not alone else columns

@@ -1,8 +1,9 @@
 """``alora VERB --help``: the verb's own keys, one line each, from the schema's own words."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import is_dataclass
+from functools import reduce
 from typing import Any
 
 from alora.config.arguments import other_names
@@ -27,9 +28,11 @@ def verb_help(verb: str, values: Any, options: Callable[[str], list[str]]) -> st
         if is_dataclass(kind):
             lines += ["", f"{key}: {' '.join((kind.__doc__ or '').split()).replace('``', '')}", *_options(key, options)]
         else:
-            shown = f"  {key}={_shown(value_at(values, key))}"
+            shown = f"  {key}={_shown(reduce(lambda part, name: part[name], key.split('.'), values))}"
             names = "".join(f"or {name}=; " for name in other_names(verb, key))
-            lines.append(f"{shown:<44} {names}{_meaning(limits)}".rstrip())
+            words = f"({limits.words})" if limits.meaning and limits.words else limits.words
+            meaning = " ".join(filter(None, (limits.meaning, words)))
+            lines.append(f"{shown:<44} {names}{meaning}".rstrip())
     return "\n".join([*_options("recipe", options), *lines, _FOOTER])
 
 
@@ -66,14 +69,3 @@ def _shown(value: Any) -> str:
         value = f"[{','.join(map(str, value))}]"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _meaning(limits: Limits) -> str:
-    words = f"({limits.words})" if limits.meaning and limits.words else limits.words
-    return " ".join(filter(None, (limits.meaning, words)))
-
-
-def value_at(values: Any, key: str) -> Any:
-    for part in key.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values

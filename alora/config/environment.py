@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -61,18 +62,17 @@ def processor() -> str:
 
 def cpu_flags() -> tuple[str, ...]:
     """Of :data:`FLAGS`, which decide how fast each dtype is, those that the kernel names; empty where it names none."""
-    named = (_cpuinfo("flags", "Features") or "").split()
+    named = _cpuinfo("flags", "Features").split()
     return tuple(flag for flag in FLAGS if flag in named)
 
 
-def _cpuinfo(*names: str) -> str | None:
-    """The first value that Linux has under one of ``names``; None elsewhere."""
+def _cpuinfo(*names: str) -> str:
+    """The first value that Linux has under one of ``names``; empty elsewhere."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in names:
-                return value.strip()
-    return None
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        if found := re.search(rf"^(?:{'|'.join(names)})[ \t]*:[ \t]*(.*)$", text, re.MULTILINE):
+            return found[1].strip()
+    return ""
 
 
 def command_line() -> str:

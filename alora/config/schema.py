@@ -362,9 +362,7 @@ class ServingBenchSettings:
     """``alora bench serving``: systems on one engine in one run."""
 
     engine: str = setting("auto", "scorer: in this process, without a server", choices=("auto", "vllm", "scorer"))
-    workloads: list[str] = setting(
-        list(WORKLOADS), "what is measured", some=True, distinct=True, choices=WORKLOADS
-    )
+    workloads: list[str] = setting(list(WORKLOADS), "what is measured", some=True, distinct=True, choices=WORKLOADS)
     systems: list[str] = setting(list(SYSTEMS), "what is compared", some=True, distinct=True, choices=SYSTEMS)
     lora_tokens: int | None = setting(10000, "LoRA's share of a cold burst; null: all", least=1)
     step_tokens: int = setting(512, "vLLM's max_num_batched_tokens", least=1)

@@ -6,7 +6,6 @@ travels as a file next to the run folders.
 """
 
 import contextlib
-import functools
 import itertools
 import json
 import os
@@ -83,7 +82,12 @@ def run_sweep(
                 chosen = [item.replace(_RECIPE_VALUE, "recipe=") for item in running.overrides.task]
                 what = changed[number] if number < len(changed) else " ".join(chosen)
                 note(f"job {number}: {what}")
-                make = functools.partial(_own_recipe, arguments, [*shared, *chosen], below, number)
+
+                def make() -> Recipe:
+                    recipe = to_recipe(arguments, [*shared, *chosen])
+                    own = recipe.policy.id if below == "policy" else number
+                    return replace(recipe, run_dir=f"{recipe.run_dir}/{own}") if below else recipe
+
                 record = _run_job(arguments.verb, JobRecord(number, what), make, run, report)
                 write_json(folder / f"{number}.json", asdict(record))
                 return record.metric
@@ -171,12 +175,6 @@ def below_the_run(recipes: Sequence[Recipe]) -> str:
         return ""
     policies = {recipe.policy.id for recipe in recipes}
     return "policy" if len(folders) == 1 and None not in policies and len(policies) == len(recipes) else "number"
-
-
-def _own_recipe(arguments: Arguments, overrides: Sequence[str], below: str, number: int) -> Recipe:
-    recipe = to_recipe(arguments, overrides)
-    own = recipe.policy.id if below == "policy" else number
-    return replace(recipe, run_dir=f"{recipe.run_dir}/{own}") if below else recipe
 
 
 @contextlib.contextmanager

@@ -168,8 +168,7 @@ def _load(entries: Sequence[LoadRecord]) -> str:
 
 
 def _p95(rate: OfferedRate) -> str:
-    behind = "" if rate.sustained else ", not sustained"
-    return f"p95 {rate.percentile(95):.0f} ms{behind}" if rate.ms else "-"
+    return f"p95 {rate.percentile(95):.0f} ms{'' if rate.sustained else ', not sustained'}" if rate.ms else "-"
 
 
 def _population(entry: LoadRecord) -> list[str]:

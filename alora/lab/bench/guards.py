@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from alora.lab.bench.intervals import Measured, mean_ratio
-from alora.lab.bench.trials import AA, READS_TEXT, Agreement, Cell, Objection, Piece, Trial
+from alora.lab.bench.trials import AA, READS_TEXT, Agreement, Cell, Objection, Trial
 
 # Relative, of the worst matrix. In 16 bits a gradient is a sum of many rounded products, layer after layer: behind 36
 # random layers on an H200 the worst of 504 matrices was 0.16 to 0.21 apart and the mean 0.06 to 0.11; behind 30, 0.05.
@@ -43,18 +43,17 @@ def unequal_work(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> l
     whole, *others = (set(trial.run.work) for trial in ours)
     if any(work != whole for work in others):
         return refuse("UNEQUAL_WORK", "ours did not run the same pieces in every round")
-    return next((found for trial in theirs if (found := _part_of(whole, set(trial.run.work), name))), [])
-
-
-def _part_of(whole: set[Piece], part: set[Piece], name: str) -> list[Objection]:
     code = "OTHER_PROMPTS" if name in READS_TEXT else "UNEQUAL_WORK"
-    mine, other = (sorted({(one.prompt_tokens, one.output_tokens) for one in pieces}) for pieces in (whole, part))
-    if foreign := part - whole:
-        if mine != other:
+    for part in (set(trial.run.work) for trial in theirs):
+        mine, other = (sorted({(one.prompt_tokens, one.output_tokens) for one in pieces}) for pieces in (whole, part))
+        foreign = part - whole
+        if foreign and mine != other:
             return refuse(code, f"prompts differ: ours {mine}, {name} {other} (tokens in, tokens out)")
-        return refuse(code, f"{name} ran {len(foreign)} piece(s) that ours did not: other tokens or another answer")
-    unknown = len(part) < len(whole) and len(mine) > 1
-    return refuse("UNEQUAL_WORK", f"{name} ran a part of prompts of unequal length: its whole is unknown", unknown)
+        if foreign:
+            return refuse(code, f"{name} ran {len(foreign)} piece(s) that ours did not: other tokens or another answer")
+        if len(part) < len(whole) and len(mine) > 1:
+            return refuse("UNEQUAL_WORK", f"{name} ran a part of prompts of unequal length: its whole is unknown")
+    return []
 
 
 def missing_rounds(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Objection]:

@@ -37,10 +37,6 @@ class Clock:
     def __init__(self, device: torch.device, threads: int = 1) -> None:
         self.cpu, self._gpu, self._skipped = device.type == "cpu" and threads == 1, device.type == "cuda", 0.0
 
-    @property
-    def name(self) -> str:
-        return "CPU time of the process" if self.cpu else "wall time"
-
     def now(self) -> float:
         return self._skipped + (time.process_time() if self.cpu else time.perf_counter())
 
@@ -53,15 +49,12 @@ class Clock:
 
     def time(self, run: Callable[[], Timed]) -> tuple[Timed, float, float]:
         """What ``run()`` returns, and its seconds and wall seconds with all that it started on a GPU."""
-        self._finish()
+        finish = torch.cuda.synchronize if self._gpu else lambda: None
+        finish()
         wall, start = time.perf_counter(), self.now()
         returned = run()
-        self._finish()
+        finish()
         return returned, self.now() - start, time.perf_counter() - wall
-
-    def _finish(self) -> None:
-        if self._gpu:
-            torch.cuda.synchronize()
 
 
 class TimeIsUp(Exception):
@@ -86,8 +79,9 @@ class Harness:
         The A/A ratio is noisier for shorter workloads, so one of fewer ``cells`` runs more rounds.
         """
         self.underway = list(stages)
-        rounds = max(self.settings.rounds, -(-AA_PAIRS // cells))
-        orders = draw_orders(list(turns), stages[-1], rounds, self.settings.seed)
+        orders = draw_orders(
+            list(turns), stages[-1], max(self.settings.rounds, -(-AA_PAIRS // cells)), self.settings.seed
+        )
         schedule = [(REHEARSAL, list(turns)), *enumerate(orders)]
         for number, order in tqdm(schedule, desc=stages[0].name, disable=None, leave=False):  # a bar on a terminal
             ran = []
@@ -95,9 +89,9 @@ class Harness:
                 self.in_time()
                 gc.collect()  # outside the clock, so that no system pays for another's garbage
                 runs = zip(stages, turns[name](number), strict=True)
-                ran += [(cell, Trial(name, number, position, run)) for cell, run in runs]
-            for cell, trial in ran if number != REHEARSAL else ():  # a round counts when every system has run
-                cell.trials.append(trial)
+                ran += [(cell.trials, Trial(name, number, position, run)) for cell, run in runs]
+            for trials, trial in ran if number != REHEARSAL else ():  # a round counts when every system has run
+                trials.append(trial)
         self.cells += stages
         self.underway = []
         self.finished()
@@ -192,11 +186,8 @@ def _ratio(cell: Cell, ours: str, baseline: str, bench: Benchmark, aa: list[Obje
         refused += [*bench.faults(cell, name), *guards.below_roofline(seconds, cell.roofline[name], name)]
     refused = list(dict.fromkeys([*refused, *aa]))
     ratio = None if refused else paired_ratio([t.each for t in slow], [t.each for t in fast])
-    tokens = {name: cell.mean(name, lambda run: run.computed) for name in (ours, baseline)}
-    more, arithmetic = (_times(cell, ours, baseline, value) for value in (tokens, cell.roofline))
-    return Ratio(ours, baseline, ratio, refused, more, arithmetic)
-
-
-def _times(cell: Cell, ours: str, baseline: str, value: Mapping[str, float]) -> float | None:
-    mine, theirs = (value[name] / max(1, cell.of(name)[0].run.pieces) for name in (ours, baseline))
-    return round(theirs / mine, 2) if mine and theirs else None
+    times = []  # more tokens computed, more seconds of the roofline; of a piece
+    for value in ({name: cell.mean(name, lambda run: run.computed) for name in (ours, baseline)}, cell.roofline):
+        mine, theirs = (value[name] / max(1, cell.of(name)[0].run.pieces) for name in (ours, baseline))
+        times.append(round(theirs / mine, 2) if mine and theirs else None)
+    return Ratio(ours, baseline, ratio, refused, *times)

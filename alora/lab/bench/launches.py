@@ -7,7 +7,6 @@ between two depths.
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -36,30 +35,20 @@ class LaunchCount(TorchDispatchMode):
         super().__init__()
         self.launches = self.waits = self.from_python = 0
 
-    def found(self) -> Launches:
-        return Launches(self.launches, self.waits, self.from_python)
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = func.overloadpacket.__name__, kwargs or {}
-        if torch.is_inference_mode_enabled() and _composite(func):  # there such an operator comes whole
+        composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+        if torch.is_inference_mode_enabled() and composite:  # there such an operator comes whole
             with self:
                 returned = func.decompose(*args, **kwargs)
             if returned is not NotImplemented:
                 return returned
         self.launches += func.namespace in ("aten", "prim") and name not in FREE
         self.from_python += name == "lift_fresh"
-        self.waits += name in ("_local_scalar_dense", "is_nonzero", "nonzero") or _by_mask(name, args)
+        masks = args[1] if name in INDEXING else ()  # a boolean index asks the GPU how many are true
+        by_mask = any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in masks)
+        self.waits += by_mask or name in ("_local_scalar_dense", "is_nonzero", "nonzero")
         return func(*args, **kwargs)
-
-
-def _composite(func: Any) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
-
-
-def _by_mask(name: str, args: Any) -> bool:
-    """A boolean index asks the GPU how many are true."""
-    masks = args[1] if name in INDEXING else ()
-    return any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in masks)
 
 
 class _OneKernel(torch.autograd.Function):
@@ -89,29 +78,19 @@ def as_on_a_gpu() -> Iterator[None]:
         yield
 
 
-def count_launches(step: Callable[[], object]) -> Launches:
-    """Of a second call: what the first one makes for all later ones is no part of a step."""
-    with as_on_a_gpu():
-        step()
-        with LaunchCount() as count:
-            step()
-    return count.found()
-
-
 def launches_a_layer(step_on: Callable[[PreTrainedModel], Callable[[], object]], family: str = "qwen3") -> Launches:
     """``step_on`` makes a step on a base in bfloat16, of which each layer has what a real one has."""
-    found = []
+    counts = []
     for layers in DEPTHS:
+        shape = BaseShape(VOCABULARY, 64, 96, layers=layers, heads=4, kv_heads=2, width=16, family=family)
         with as_on_a_gpu():  # a model chooses its kernels as it is made
-            found.append(astuple(count_launches(step_on(tiny_base(layers, family)))))
-    low, high = found
-    return Launches(*((b - a) / (DEPTHS[1] - DEPTHS[0]) for a, b in zip(low, high, strict=True)))
+            step = step_on(random_base(shape, torch.device("cpu"), torch.bfloat16, 0))
+            step()  # makes what all later ones use
+            with LaunchCount() as count:
+                step()
+        counts.append((count.launches, count.waits, count.from_python))
+    return Launches(*((b - a) / (DEPTHS[1] - DEPTHS[0]) for a, b in zip(*counts, strict=True)))
 
 
 def tiny_ids(ids: Sequence[int]) -> tuple[int, ...]:
     return tuple(token % VOCABULARY for token in ids)
-
-
-def tiny_base(layers: int, family: str = "qwen3") -> PreTrainedModel:
-    shape = BaseShape(VOCABULARY, 64, 96, layers=layers, heads=4, kv_heads=2, width=16, family=family)
-    return random_base(shape, torch.device("cpu"), torch.bfloat16, 0)

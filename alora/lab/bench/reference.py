@@ -75,7 +75,11 @@ class References:
         known, moved = self.answers.get(name, {}), None if name == "base" else self.moved.get(name, 0.0)
         asked = [(key, of(one), known[key]) for key, one in results if key in known]
         found = agreement(system, NAMES[name], [(one, right) for _, one, right in asked], moved)
-        answers = [SampledAnswer(policy, len(ids), _finite(one), _finite(right)) for (ids, policy), one, right in asked]
+
+        def finite(probabilities: Probabilities) -> Probabilities:  # JSON has no NaN
+            return probabilities if all(map(math.isfinite, probabilities)) else ()
+
+        answers = [SampledAnswer(policy, len(ids), finite(one), finite(right)) for (ids, policy), one, right in asked]
         return replace(found, answers=answers)
 
 
@@ -123,11 +127,6 @@ def of(result: Result) -> Probabilities:
     return tuple(torch.softmax(torch.tensor(result.scores), 0).tolist())
 
 
-def _finite(probabilities: Probabilities) -> Probabilities:
-    """Empty where one is not a number, which JSON does not have."""
-    return probabilities if all(map(math.isfinite, probabilities)) else ()
-
-
 def gap(one: Probabilities, other: Probabilities) -> float:
     """Largest difference of a label's probability; 1, the most there can be, where one of them is not a number or is
     of other labels."""
@@ -141,8 +140,7 @@ def agreement(
 ) -> Agreement:  # fmt: skip
     """Answers next to the right ones. What is not a number names no label."""
     gaps = [gap(one, other) for one, other in pairs]
-    named = (found < 1 and a.index(max(a)) == b.index(max(b)) for found, (a, b) in zip(gaps, pairs, strict=True))
-    same = sum(named)
+    same = sum(found < 1 and a.index(max(a)) == b.index(max(b)) for found, (a, b) in zip(gaps, pairs, strict=True))
     return Agreement(system, against, len(pairs), same, max(gaps, default=0.0), moved)
 
 

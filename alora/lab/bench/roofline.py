@@ -40,7 +40,7 @@ class FlopCount:
     targets: Sequence[str]
 
     def _token(self, modules: Collection[str], base: int = 1, own: int = 1) -> int:
-        """Of a token in some modules of one layer: ``base`` products with their weights, ``own`` with their adapters."""
+        """Of a token in some modules of one layer: ``base`` products with weights, ``own`` with adapters."""
         sizes = {name: size for name, size in self.shape.linears.items() if name in modules}
         weights, factors = map(math.prod, sizes.values()), (sum(sizes[name]) for name in self.targets if name in sizes)
         return 2 * (base * sum(weights) + own * self.rank * sum(factors))

@@ -44,7 +44,8 @@ def run_bench(
             def record(stopped: str | None) -> Record:
                 return Record(
                     settings.workload, describe_environment(), settings_by_key(asdict(settings)),
-                    bench.base.record(base.quantization or "none"), clock.name, bench.tolerance, context.machine,
+                    bench.base.record(base.quantization or "none"),
+                    "CPU time of the process" if clock.cpu else "wall time", bench.tolerance, context.machine,
                     bench.engine, *evaluate(harness.cells, bench), bench.load(), stopped,
                     round(time.perf_counter() - began, 1), round(time.process_time() - spent, 1),
                 )  # fmt: skip

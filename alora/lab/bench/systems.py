@@ -203,9 +203,8 @@ class VllmSystem(System):
     keeps: bool = True
 
     def requests(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> list[Request]:
-        made, labels = self.material, [self.material.suffixes[policy].label_token_ids for policy in policies]
-        pairs = zip(policies, labels, strict=True)
-        return [Request(made.prompt(self.name, prefix_ids, one), self.name, one, own) for one, own in pairs]
+        made, name = self.material, self.name
+        return [Request(made.prompt(name, prefix_ids, n), name, n, made.suffixes[n].label_token_ids) for n in policies]
 
     def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
         return self.engine.answer(self.requests(prefix_ids, policies))
@@ -232,8 +231,8 @@ class PackedScorer(System):
         with Scorer(base, [made.adapters[policy] for policy in policies]) as scorer:
             rows, seconds, wall = self.clock.time(lambda: scorer.label_logits(Prefix(prefix_ids), suffixes))
         results = []
-        for number, (policy, row_L) in enumerate(zip(policies, rows, strict=True)):
-            shared = len(prefix_ids) if number else 0  # computed once, and counted for the first
+        for policy, row_L in zip(policies, rows, strict=True):
+            shared = len(prefix_ids) if results else 0  # computed once, and counted for the first
             scores = tuple(torch.log_softmax(row_L.float(), 0).tolist())
             results.append(Result(made.piece(prefix_ids, policy), seconds, shared, scores))
         return Run.of(seconds, wall, results)

@@ -100,14 +100,14 @@ class PackedTrainer:
 
     def pieces(self) -> list[Piece]:
         """The pairs that the model ran since :meth:`clear`."""
-        batch = self.batch
-        keys = [(batch.prefixes[pair.prefix], pair.policy, pair.suffix_ids) for pair in batch.pairs]
-        labels = dict(zip(keys, batch.labels, strict=True))
+
+        def key(prefixes: Sequence[tuple[int, ...]], pair: Pair) -> tuple[object, ...]:
+            return prefixes[pair.prefix], pair.policy, pair.suffix_ids
+
+        pairs = zip(self.batch.pairs, self.batch.labels, strict=True)
+        labels = {key(self.batch.prefixes, pair): label for pair, label in pairs}
         ran = [(prefixes, pair) for prefixes, pairs in self._ran for pair in pairs]
-        return [
-            piece_of(prefixes, pair, labels.get((prefixes[pair.prefix], pair.policy, pair.suffix_ids), 0))
-            for prefixes, pair in ran
-        ]
+        return [piece_of(prefixes, pair, labels.get(key(prefixes, pair), 0)) for prefixes, pair in ran]
 
     def shared(self) -> list[int]:
         """Tokens of each of them that an earlier one of its conversation has computed."""
@@ -124,14 +124,12 @@ class PackedTrainer:
         outcomes = [
             {name: (a.clone(), b.clone()) for name, (a, b) in self.gradients(policy).items()} for policy in policies
         ]
-        untrained = sorted({pair.policy for pair in self.batch.pairs if not self._has_gradient(pair.policy)})
+        untrained = []
+        for policy in sorted({pair.policy for pair in self.batch.pairs}):
+            norms = torch.stack([half.norm() for pair in self.gradients(policy).values() for half in pair])
+            untrained += [] if (norms.isfinite() & (norms > 0)).all() else [policy]
         self.clear()
         return outcomes, untrained
-
-    def _has_gradient(self, policy: int) -> bool:
-        """Whether every gradient matrix of ``policy`` is finite and not zero."""
-        norms = torch.stack([half.norm() for pair in self.gradients(policy).values() for half in pair])
-        return bool((norms.isfinite() & (norms > 0)).all())
 
     def gradients(self, policy: int) -> Gradients:
         """By module; they are overwritten by the next step."""

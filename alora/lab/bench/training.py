@@ -11,6 +11,7 @@ import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 
 from peft import PeftModel
 from transformers import PreTrainedModel
@@ -133,8 +134,7 @@ class TrainingBench(Benchmark):
         """One step from cleared gradients, and the pairs that it ran."""
         trainer.clear()
         _, seconds, wall = self._context.clock.time(trainer.step)
-        ran = zip(trainer.pieces(), trainer.shared(), strict=True)
-        return Run.of(seconds, wall, [Result(piece, 0.0, shared) for piece, shared in ran])
+        return Run.of(seconds, wall, list(map(Result, trainer.pieces(), repeat(0.0), trainer.shared())))
 
     def _compare(
         self, cell: Cell, ours: Mapping[str, PackedTrainer], baselines: Mapping[str, PeftTrainer], checked: list[int]
@@ -185,16 +185,14 @@ class TrainingBench(Benchmark):
 
     def roofline(self, cell: Cell, system: str) -> float:
         """FLOPs of a step over the machine's best rate."""
-        return self._flops(cell, cell.ours[0] if system == AA else system) / self._context.machine.flops
-
-    def _flops(self, cell: Cell, system: str) -> float:
-        prefix, suffix, count = cell.size("prefix"), cell.size("suffix"), self._count
-        pairs = cell.of(system)[0].run.pieces
+        prefix, suffix, system = cell.size("prefix"), cell.size("suffix"), cell.ours[0] if system == AA else system
         if system in self._settings.baselines:
             before = prefix if PEFT.get(system, (True, 1))[0] else 0  # a standard LoRA is on from token 0
-            return pairs * count.full_sequence(before, prefix + suffix - before)
-        sharing = 1 if cell.workload == OWN else policies_of(system)
-        return pairs * count.packed(prefix, suffix, len(LABELS), sharing)
+            flops: float = self._count.full_sequence(before, prefix + suffix - before)
+        else:
+            sharing = 1 if cell.workload == OWN else policies_of(system)
+            flops = self._count.packed(prefix, suffix, len(LABELS), sharing)
+        return cell.of(system)[0].run.pieces * flops / self._context.machine.flops
 
     def agreement(self, cell: Cell, system: str) -> list[Agreement]:
         """Of gradients, as far as a record shows them: the worst relative difference."""

@@ -16,7 +16,7 @@ from alora.evaluation.metrics import bootstrap, estimates
 from alora.evaluation.paired import Difference, holm, paired_auroc, two_sided
 from alora.evaluation.records import FIGURES, Estimate
 from alora.evaluation.resampling import COVERAGE, Floats
-from alora.lab.compare.scores import RowScores, Scores
+from alora.lab.compare.scores import Scores
 from alora.verdict import OperatingPoint
 
 Method = tuple[str, int | None]  # its name in compare.arms, and its rank
@@ -81,8 +81,7 @@ def compare(scores: Sequence[Scores], settings: EvaluationSettings, main_rank: i
     groups: dict[Method, dict[str, list[Scores]]] = {}
     for item in scores:
         groups.setdefault((item.arm, item.rank), {}).setdefault(item.policy, []).append(item)
-    methods: list[MethodFigures] = []
-    chances: dict[tuple[Method, str], Floats] = {}
+    methods, chances = list[MethodFigures](), dict[tuple[Method, str], Floats]()
     left_out: dict[str, dict[str, str]] = {}
     for method, policies in groups.items():
         parts = []
@@ -128,6 +127,7 @@ def _one_policy(
         point_figures.append(point_F)
         samples_SF += run_SF
     point_KF, samples_SF = np.array(point_figures), samples_SF / len(runs)  # once: nine ninths are more than 1
+    spread_F = point_KF.std(axis=0, ddof=min(1, len(runs) - 1))
     figures = MethodFigures(
         *method,
         policy=policy,
@@ -135,7 +135,7 @@ def _one_policy(
         positives=int(test.positive_N.sum()),
         runs=len(runs),
         figures=estimates(point_KF.mean(axis=0), samples_SF),
-        spread=_spread(point_KF),
+        spread=dict.fromkeys(FIGURES) | (dict(zip(FIGURES, spread_F.tolist(), strict=True)) if len(runs) > 1 else {}),
         operating_points=tuple(points),
         unanswered=1 - len(test.ids) / max(1, test.asked),
     )
@@ -160,13 +160,8 @@ def _over_battery(method: Method, parts: Sequence[tuple[MethodFigures, Floats]])
 
 def _pairs(methods: Iterable[Method], main_rank: int) -> list[tuple[Method, Method]]:
     known = list(methods)
-    pairs = []
-    for method in known:
-        arm, rank = method
-        first = ("alora", main_rank if rank is None else rank)
-        if arm != "alora" and first in known:
-            pairs.append((first, method))
-    return pairs
+    pairs: list[tuple[Method, Method]] = [(("alora", main_rank if one[1] is None else one[1]), one) for one in known]
+    return [(first, second) for first, second in pairs if second[0] != "alora" and first in known]
 
 
 def _gaps(
@@ -180,7 +175,9 @@ def _gaps(
     differences: dict[str, Difference] = {}
     for index, policy in enumerate(shared):
         first, second = (groups[method][policy][0].test for method in pair)
-        first_rows, second_rows = _common(first, second)
+        at = {name: index for index, name in enumerate(second.ids)}
+        first_rows = [index for index, name in enumerate(first.ids) if name in at]  # that both answered
+        second_rows = [at[first.ids[index]] for index in first_rows]
         if 0 < first.positive_N[first_rows].sum() < len(first_rows):
             scores = (chances[pair[0], policy][:, first_rows], chances[pair[1], policy][:, second_rows])
             differences[policy] = paired_auroc(first.positive_N[first_rows], *scores, settings.bootstrap, seed + index)
@@ -196,16 +193,3 @@ def _gaps(
         value = float(np.mean([gap.value for gap in gaps]))
         gaps.append(Gap(*pair, None, value, float(low), float(high), two_sided(mean_S)))
     return gaps
-
-
-def _common(first: RowScores, second: RowScores) -> tuple[list[int], list[int]]:
-    """Indices of the rows that both answered, in the first one's order."""
-    positions = {name: position for position, name in enumerate(second.ids)}
-    pairs = [(position, positions[name]) for position, name in enumerate(first.ids) if name in positions]
-    return [mine for mine, _ in pairs], [theirs for _, theirs in pairs]
-
-
-def _spread(point_KF: Floats) -> dict[str, float | None]:
-    if len(point_KF) < 2:
-        return dict.fromkeys(FIGURES)
-    return {name: float(value) for name, value in zip(FIGURES, point_KF.std(axis=0, ddof=1), strict=True)}
