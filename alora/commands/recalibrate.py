@@ -18,14 +18,7 @@ from alora.bundle.battery import require_all_listed, write_battery
 from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
 from alora.bundle.read import Bundle, check_bundles, load_bundle
-from alora.bundle.run_rows import (
-    known_of_run,
-    note_leak,
-    read_for,
-    read_noted,
-    settings_as_trained,
-    trained_rows,
-)
+from alora.bundle.run_rows import known_of_run, note_leak, read_for, read_noted, settings_as_trained, trained_rows
 from alora.bundle.write import require_replaceable
 from alora.client.engine import Engine
 from alora.commands.output import say, say_json, table

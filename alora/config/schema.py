@@ -417,9 +417,7 @@ class Recipe:
     adapter: AdapterSettings = section(AdapterSettings, *_TRAINING, "plan")
     policy: PolicySettings = section(PolicySettings, *_WITH_POLICY)
     policies: list[str] = setting(
-        [],
-        "ids; several make a battery ('*': all)",
-        of=(*_TRAINING, "generate", *OF_ARTIFACT),
+        [], "ids; several make a battery ('*': all)", of=(*_TRAINING, "generate", *OF_ARTIFACT)
     )
     data: DataSettings = section(DataSettings, *_WITH_LABELS, "score", "report", "label")
     prompt: PromptSettings = section(PromptSettings, *_TRAINING, "validate", "evaluate", "export")
@@ -438,10 +436,7 @@ class Recipe:
     logs: LogsSettings = section(LogsSettings, "score", "report", "label")
     plan: PlanSettings = section(PlanSettings, "plan")
     artifact: str | None = setting(
-        None,
-        "adapter, bundle, run or (battery=DIR) battery; score: or a hub id",
-        read_by=OF_ARTIFACT,
-        some=True,
+        None, "adapter, bundle, run or (battery=DIR) battery; score: or a hub id", read_by=OF_ARTIFACT, some=True
     )
     bundles: list[str] = setting([], "several bundles, on one base", read_by=("score", "serve"))
     scorer: str = setting(

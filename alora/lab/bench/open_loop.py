@@ -117,31 +117,16 @@ class Generator:
             self.system.engine.answer([request for one in together for _, request in one])
 
     def offer(self, rate: float, load: Load) -> OfferedRate:
-        """Offer ``rate`` conversations a second on an empty cache; rate 0 offers the same ones one after another.
-
-        ``load`` gets the figures at once, so that a run that is stopped keeps them.
+        """Send ``rate`` conversations a second on an empty cache until all are answered; at rate 0 the same ones, one
+        after another. ``load`` gets the figures at once, so that a run that is stopped keeps them.
         """
         self.context.harness.in_time()
         self.system.forget()
+        clock, engine = self.context.clock, self.system.engine
         coming = offered(self.settings, rate or 1.0, load.record.population)
         requests, answered = self.requests(coming), list[tuple[Key, Request, Any]]()
-        measured, some = self._drive(coming, requests, rate, answered), min(CHECKED, len(coming))
-        for number in range(some):
-            load.asked |= {key for key, _ in requests[number * len(coming) // some]}
-        load.results += [(key, read_result(request, 0.0, output)) for key, request, output in answered]
-        load.record.rates.append(measured)
-        return measured
-
-    def _drive(
-        self, coming: Sequence[Arrival], requests: Sequence[Sequence[tuple[Key, Request]]], rate: float,
-        answered: list[tuple[Key, Request, Any]],
-    ) -> OfferedRate:  # fmt: skip
-        """Send every conversation when it arrives (at rate 0 when the last is answered), until all are answered;
-        vLLM's outputs are read off the clock.
-        """
-        clock, engine, last = self.context.clock, self.system.engine, coming[-1].at
-        waiting, start = deque(zip(coming, requests, strict=True)), clock.now()
         sent, begun, latencies = dict[str, tuple[int, Key, Request]](), dict[int, float](), list[float]()
+        waiting, start = deque(zip(coming, requests, strict=True)), clock.now()
         while waiting or begun:
             # the same sum as wait_until gets: a difference may never reach an arrival
             while waiting and (clock.now() >= start + waiting[0][0].at if rate else not begun):
@@ -159,7 +144,12 @@ class Generator:
                 if all(number != other for other, _, _ in sent.values()):
                     latencies.append(now - begun.pop(number))
             self.context.harness.in_time()  # raises, and leaves what is under way
-        return offered_rate(rate, latencies, clock.now() - start, last)
+        measured, some = offered_rate(rate, latencies, clock.now() - start, coming[-1].at), min(CHECKED, len(coming))
+        for number in range(some):
+            load.asked |= {key for key, _ in requests[number * len(coming) // some]}
+        load.results += [(key, read_result(request, 0.0, output)) for key, request, output in answered]  # off the clock
+        load.record.rates.append(measured)
+        return measured
 
 
 def offered_rate(rate: float, latencies: Sequence[float], seconds: float, last: float) -> OfferedRate:
