@@ -1,6 +1,6 @@
 """What all systems are made of: a base, distinct adapters (each also as a standard LoRA), and the policies' prompts."""
 
-import json
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, AdapterSpec, AdapterWeights, new_adapter, save_adapter
+from alora.adapter.folder import WEIGHTS_FILE, AdapterSpec, AdapterWeights, new_adapter, save_adapter
 from alora.base.load import LoadedBase, load_base
 from alora.base.location import base_location
 from alora.bundle.read import check_bundles, load_battery
@@ -154,14 +154,12 @@ def write_folders(adapters: Sequence[AdapterWeights], scratch: Path, base: str) 
     """Each adapter as an aLoRA and as a standard LoRA of the same weights: one file under two names."""
     folders: dict[str, list[Path]] = {"alora": [], "lora": []}
     for policy, adapter in enumerate(adapters):
-        activated, plain = (scratch / f"{system}_{policy:04d}" for system in folders)
-        save_adapter(adapter, activated, base)
-        plain.mkdir()
-        (plain / WEIGHTS_FILE).hardlink_to(activated / WEIGHTS_FILE)
-        config = json.loads((activated / CONFIG_FILE).read_text(encoding="utf-8"))
-        (plain / CONFIG_FILE).write_text(json.dumps(config | {"alora_invocation_tokens": None}), encoding="utf-8")
-        folders["alora"].append(activated)
-        folders["lora"].append(plain)
+        for system, one in (("alora", adapter), ("lora", as_lora(adapter))):
+            folders[system].append(scratch / f"{system}_{policy:04d}")
+            save_adapter(one, folders[system][-1], base)
+        activated, plain = (own[-1] / WEIGHTS_FILE for own in folders.values())
+        plain.unlink()
+        plain.hardlink_to(activated)
     return folders
 
 
@@ -173,9 +171,5 @@ def draw_suffix(vocab: int, tokens: int, seed: int) -> Suffix:
 def token_ids(vocab: int, count: int, seed: int, banned: frozenset[int] = frozenset()) -> tuple[int, ...]:
     """``count`` random ids that hold no reserved and no ``banned`` token; a longer draw begins with a shorter one."""
     generator = random.Random(f"tokens {seed}")
-    ids: list[int] = []
-    while len(ids) < count:
-        token = generator.randrange(FIRST_CONTENT, vocab)
-        if token not in banned:
-            ids.append(token)
-    return tuple(ids)
+    drawn = (generator.randrange(FIRST_CONTENT, vocab) for _ in itertools.count())
+    return tuple(itertools.islice((token for token in drawn if token not in banned), count))
