@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from alora.config.names import nearest_key
+from alora.config.fill import nearest_key
 from alora.config.paths import expanded, recipes_folder
 from alora.config.schema import OF_ARTIFACT
 from alora.errors import ConfigError

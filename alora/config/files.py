@@ -15,8 +15,7 @@ from typing import Any
 import yaml
 from omegaconf._utils import get_yaml_loader
 
-from alora.config.fill import Keys, nested
-from alora.config.names import TYPES
+from alora.config.fill import TYPES, Keys, nested
 from alora.errors import AloraError, ConfigError
 from alora.text import read_yaml
 

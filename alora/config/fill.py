@@ -2,6 +2,7 @@
 one that was probably meant."""
 
 import copy
+import difflib
 import functools
 import json
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,6 @@ from typing import Any, get_args, get_origin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from alora.config.names import TYPES, unknown_key_message
 from alora.config.schema import ALL_LINEAR, OPEN_DICTIONARIES, Recipe
 from alora.config.setting import settings_of
 from alora.errors import ConfigError, first_line
@@ -20,6 +20,23 @@ Keys = tuple[Any, ...]  # the path of a value: names of mappings, indices of lis
 # Setting → the values that a file may give it, the schema's own first: what runs code, sends a key somewhere or asks
 # another machine is for the command line.
 COMMAND_LINE_ONLY = {key: limits.in_files for key, _, limits in settings_of(Recipe) if limits.in_files is not None}
+TYPES: dict[str, Any] = {key: kind for key, kind, _ in settings_of(Recipe)}
+# What is meant by a name that several sections have, or that other libraries use.
+_MEANT = {
+    "seed": "training.seed",
+    "rank": "adapter.rank",
+    "r": "adapter.rank",
+    "lora_alpha": "adapter.alpha",
+    "target_modules": "adapter.targets",
+    "model": "base.source",
+    "model_name_or_path": "base.source",
+    "lr": "training.learning_rate",
+    "num_train_epochs": "training.epochs",
+    "per_device_train_batch_size": "training.batch_size",
+    "output_dir": "run_dir",
+    "report_to": "tracking.kind",
+}
+
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
 
 
@@ -123,3 +140,17 @@ def _refusal(key: str, kind: Any, value: Any) -> str:
         return f"{key} is {shown}; it takes [A, B, ...], each {_WORDS[inner[0].__name__]}"
     plain = next(item for item in inner or (kind,) if item is not type(None))
     return f"{key} is {shown}; it must be {_WORDS[plain.__name__]}" + (", or null" if type(None) in inner else "")
+
+
+def nearest_key(key: str) -> str | None:
+    """The key of the schema that was probably meant, or None."""
+    name = key.rpartition(".")[2]
+    names = {known.rpartition(".")[2]: known for known in TYPES} | {known: known for known in TYPES}
+    close = difflib.get_close_matches(key, names, n=1, cutoff=0.75)
+    close = close or difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    return _MEANT.get(name) or (names[close[0]] if close else None)
+
+
+def unknown_key_message(key: str) -> str:
+    meant = nearest_key(key)
+    return f"unknown key '{key}': {f'did you mean {meant!r}?' if meant and meant != key else '--help lists every key'}"

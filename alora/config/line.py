@@ -15,8 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import Arguments, quoted
 from alora.config.files import Folders
-from alora.config.fill import nested
-from alora.config.names import TYPES, unknown_key_message
+from alora.config.fill import TYPES, nested, unknown_key_message
 from alora.config.paths import configs_folder
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError

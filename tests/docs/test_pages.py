@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from alora.cli import VERBS, main
-from alora.config.names import TYPES
+from alora.config.fill import TYPES
 from scripts.run_docs import ROOT, alora_commands, read_blocks, run_page
 from scripts.write_reference import BY_HELP, PAGES, rewritten
 

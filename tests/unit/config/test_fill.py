@@ -2,8 +2,7 @@
 
 import pytest
 
-from alora.config.fill import fill, fresh, keys_of, resolved
-from alora.config.names import TYPES, nearest_key
+from alora.config.fill import TYPES, fill, fresh, keys_of, nearest_key, resolved
 from alora.errors import ConfigError
 
 
