@@ -35,16 +35,8 @@ class Composed:
 
 
 def load_recipe(verb: str, argv: Sequence[str], note: Callable[[str], None]) -> Recipe | None:
-    """The recipe that the command line describes, or None when it asked to print something, which is done.
-
-    Args:
-        verb: the command, which decides the settings that are required.
-        argv: what follows the verb on the command line.
-        note: receives a line about where settings come from.
-
-    Raises:
-        SystemExit: Hydra has printed its help.
-    """
+    """The recipe that ``argv``, which follows ``verb``, describes; None when it asked to print something, which is
+    done, or SystemExit by Hydra's help. ``note`` receives a line about where settings come from."""
     arguments = read_arguments(verb, argv, Path.cwd())
     remark(arguments, note)
     if arguments.shows:

@@ -17,12 +17,7 @@ Set a key with key=value, choose a group's option with group=option, sweep with 
 
 
 def verb_help(verb: str, values: Any, options: Callable[[str], list[str]]) -> str:
-    """The keys that ``verb`` uses.
-
-    Args:
-        values: of the settings as the command line leaves them, by their names.
-        options: those of a group.
-    """
+    """The keys that ``verb`` uses, with the ``values`` that the command line leaves them; ``options``: of a group."""
     lines = []
     for key, kind, limits in keys_of(verb):
         if is_dataclass(kind):

@@ -80,12 +80,7 @@ def _following(recipe: Recipe) -> str:
 
 
 def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
-    """Read back what :func:`save_recipe` wrote, typed, without composing anything.
-
-    Raises:
-        RunError: the file cannot be read as YAML.
-        ConfigError: it holds keys or types that this version does not know.
-    """
+    """What :func:`save_recipe` wrote, typed; RunError where it is no YAML mapping, ConfigError for unknown keys."""
     file = Path(path)
     values = read_plain(file, RunError, "train again")
     if not (isinstance(values, dict) and values):
@@ -110,12 +105,8 @@ def forget_command_line(values: dict[str, Any]) -> None:
 
 
 def over(given: Section, of_run: Section, spelt: Collection[str], section: str) -> Section:
-    """The command's settings of a section, and its run's where the command says nothing; mappings are joined.
-
-    Args:
-        spelt: ``Recipe.given``.
-        section: its name, with which those keys begin.
-    """
+    """The command's settings of a ``section`` (its name), and its run's where the command, whose keys are ``spelt``,
+    says nothing; mappings are joined."""
     unset, result = type(given)(), {}
     for name, value in vars(given).items():
         before, key = getattr(of_run, name), f"{section}.{name}"

@@ -58,12 +58,8 @@ Run = Callable[[Recipe], tuple[int, float | None, bool]]  # exit code, what a sw
 def run_sweep(
     verb: str, argv: Sequence[str], run: Run, report: Callable[[BaseException], int], note: Callable[[str], None]
 ) -> list[JobRecord]:
-    """Run every job of a sweep by the launcher that was chosen, perhaps in another process.
-
-    Args:
-        run: one job.
-        report: prints an error and says its exit code.
-        note: receives a line on each job."""
+    """Run every job of a sweep by the launcher that was chosen, perhaps in another process; ``report`` prints an error
+    and returns its exit code, ``note`` receives a line on each job."""
     arguments = read_arguments(verb, argv, Path.cwd())
     if arguments.shows:
         raise ConfigError("-m runs the jobs of a sweep; leave it out to print something")

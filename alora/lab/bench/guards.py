@@ -30,11 +30,8 @@ def refuse(code: str, text: str, when: object = True) -> list[Objection]:
 
 
 def unequal_work(ours: Sequence[Trial], theirs: Sequence[Trial], name: str) -> list[Objection]:
-    """Both must have run the same pieces, token for token, no piece twice; times are compared piece by piece.
-
-    A system that runs a part of them (a trainer one pair, standard LoRA a part of the burst) stands for the whole only
-    where all prompts are of one length.
-    """
+    """Both must have run the same pieces, token for token, none twice. A system that runs a part of them (a trainer one
+    pair, standard LoRA a part of the burst) stands for the whole only where all prompts are of one length."""
     for who, trials in (("ours", ours), (name, theirs)):
         if not trials or not all(trial.run.work for trial in trials):
             return refuse("UNEQUAL_WORK", f"{who} ran nothing")
@@ -118,10 +115,8 @@ def biased_aa(ratio: Measured) -> list[Objection]:
 
 
 def aa_ratio(cells: Sequence[Cell]) -> tuple[Measured | None, list[Objection]]:
-    """The A/A run over ours in one workload: one ratio a round, of the seconds of all its cells together.
-
-    What the machine does in a round, it does to all cells of it: they are one measurement, and not as many as cells.
-    """
+    """The A/A run over ours in one workload: one ratio a round, of the seconds of all its cells together, since what
+    the machine does in a round, it does to all of them."""
     pairs: list[dict[int, tuple[float, float]]] = []
     for cell in (cell for cell in cells if cell.ours):
         ours, aa = cell.of(cell.ours[0]), cell.of(AA)

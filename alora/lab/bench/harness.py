@@ -27,12 +27,8 @@ Turn = Callable[[int], Sequence[Run]]  # a system's: from the round's number to 
 
 
 class Clock:
-    """Seconds, and a way to wait.
-
-    On a CPU at one thread the seconds are CPU time of this process, which is what a quiet machine's wall would show:
-    vLLM's engine core runs in it too. Waiting then costs nothing: the clock is set forward. Otherwise they are the
-    wall's.
-    """
+    """Seconds, and a way to wait. On a CPU at one thread they are CPU time of this process, in which vLLM's engine core
+    runs too, and waiting sets the clock forward; otherwise the wall's."""
 
     def __init__(self, device: torch.device, threads: int = 1) -> None:
         self.cpu, self._gpu, self._skipped = device.type == "cpu" and threads == 1, device.type == "cuda", 0.0
@@ -74,10 +70,8 @@ class Harness:
         self.deadline = None if settings.limit_s is None else time.perf_counter() + settings.limit_s
 
     def measure(self, turns: Mapping[str, Turn], stages: Sequence[Cell], cells: int) -> None:
-        """Every system's turn once untimed, so that no batch of its sizes is the first in a timed round; then rounds.
-
-        The A/A ratio is noisier for shorter workloads, so one of fewer ``cells`` runs more rounds.
-        """
+        """Every system's turn once untimed, so that no batch of its sizes is the first in a timed round; then rounds,
+        more for a workload of few ``cells``, whose A/A ratio is noisier."""
         self.underway = list(stages)
         orders = draw_orders(
             list(turns), stages[-1], max(self.settings.rounds, -(-AA_PAIRS // cells)), self.settings.seed
@@ -108,11 +102,8 @@ class Harness:
 
 
 def draw_orders(systems: Sequence[str], cell: Cell, rounds: int, seed: int) -> list[list[str]]:
-    """The order of the systems in every round of a cell, drawn from the seed and the cell's name.
-
-    Ours and the A/A run are one system under two names, and whoever runs second may find the machine warmer: they take
-    turns at being first, and a coin says who begins.
-    """
+    """The order of the systems in every round of a cell, drawn from the seed and the cell's name. Ours and the A/A run
+    take turns at being first, for whoever runs second may find the machine warmer; a coin says who begins."""
     generator = random.Random(f"{seed} {cell.workload} {sorted(cell.at.items())}")
     aa_first, orders = generator.random() < 0.5, []
     for number in range(rounds):
@@ -141,9 +132,7 @@ class Context:
 
 
 class Benchmark(Protocol):
-    """What a benchmark knows of its systems beyond their trials: why their seconds may not be used, least seconds of a
-    run, and their verdicts compared with references.
-    """
+    """What a benchmark knows of its systems: why seconds may not be used, a run's least seconds, verdicts compared."""
 
     def faults(self, cell: Cell, system: str) -> list[Objection]: ...
     def roofline(self, cell: Cell, system: str) -> float: ...

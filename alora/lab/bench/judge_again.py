@@ -13,10 +13,8 @@ OF_VERDICTS = ("UNEQUAL_VERDICTS", "UNSTEADY_VERDICTS", "INERT_ADAPTERS")
 
 
 def judge(record: Record) -> Record:
-    """The record with its verdicts compared anew, and its ratios where no guard objects any more.
-
-    What depends on the run itself (equal work, caches, rooflines, the A/A run) stays as it was judged then.
-    """
+    """The record with its verdicts compared anew, and its ratios where no guard objects any more. What depends on the
+    run itself (equal work, caches, rooflines, the A/A run) stays as it was judged then."""
     if record.benchmark == "training":  # which compares gradients, and keeps none of them
         return record
     tolerance = guards.VERDICT_TOLERANCE[record.base.dtype in ("bfloat16", "float16")]

@@ -41,10 +41,7 @@ class Arrival:
 
 def arrivals(count: int, rate: float, population: int, seed: int) -> list[Arrival]:
     """A Poisson process of ``rate`` conversations a second; each fires distinct policies, the popular ones more often.
-
-    For one seed, another rate stretches the same arrivals in time, another count only adds arrivals, and every
-    population is fired as often.
-    """
+    For one seed, another rate stretches the same arrivals, and another count only adds some."""
     times, counts, generator = (np.random.default_rng([seed, stream]) for stream in range(3))
     weights, coming = 1.0 / np.arange(1, population + 1) ** ZIPF, []
     for number, at in enumerate(np.cumsum(times.exponential(1.0, size=count) / rate)):
@@ -56,11 +53,8 @@ def arrivals(count: int, rate: float, population: int, seed: int) -> list[Arriva
 
 
 def offered(settings: BenchSettings, rate: float, population: int) -> list[Arrival]:
-    """The conversations of one offered rate: the same at every rate, for every system.
-
-    Policies beyond the smallest population are numbered in the order of their call: who is never called needs no
-    adapter, so that a population of a thousand costs no more than what it fires.
-    """
+    """The conversations of one offered rate: the same at every rate, for every system. Policies beyond the smallest
+    population are numbered in the order of their call, so that who is never called needs no adapter."""
     kept, numbers, coming = min(settings.serving.populations), dict[int, int](), []
     for one in arrivals(settings.serving.conversations, rate, population, settings.seed):
         own = tuple(p if p < kept else numbers.setdefault(p, kept + len(numbers)) for p in one.policies)
@@ -153,11 +147,8 @@ class Generator:
 
 
 def offered_rate(rate: float, latencies: Sequence[float], seconds: float, last: float) -> OfferedRate:
-    """One offered rate from the latencies of its conversations; ``last``: when the last one arrived.
-
-    Any rate is offered for a short while only: beyond what the server can do the queue grows, but from a few
-    conversations not always as far as the target. So it must also have been sustained.
-    """
+    """One offered rate from the latencies of its conversations, of which the ``last`` arrived then. A queue of few
+    conversations may stay below the target at any rate, so the rate must also have been sustained."""
     sustained = not rate or SUSTAINED * (seconds - min(latencies)) <= last
     return OfferedRate(rate, bool(sustained), round(seconds, 3), [round(1000 * one, 3) for one in latencies])
 

@@ -62,9 +62,7 @@ class PeftModels:
 
 @dataclass(frozen=True)
 class References:
-    """Right probabilities for sampled requests, by reference (alora, lora, base); ``moved``: by how much those
-    adapters move the base.
-    """
+    """Right probabilities of sampled requests, by reference; ``moved``: by how much its adapters move the base."""
 
     answers: Mapping[str, Mapping[Key, Probabilities]] = field(default_factory=dict)
     moved: Mapping[str, float] = field(default_factory=dict)
@@ -89,9 +87,7 @@ def reference_of(system: str) -> str:
 
 
 def sampled(cell: Cell, prefix: tuple[int, ...]) -> list[tuple[str, Key]]:
-    """Requests to ask the references about: the first, the middle and the last that every system really ran, each from
-    another round.
-    """
+    """Requests to ask the references about: the first, middle and last that a system ran, each of another round."""
     wanted, last = [], SAMPLED - 1
     for name in cell.systems if cell.ours else ():
         trials = cell.of(name)
@@ -128,8 +124,7 @@ def of(result: Result) -> Probabilities:
 
 
 def gap(one: Probabilities, other: Probabilities) -> float:
-    """Largest difference of a label's probability; 1, the most there can be, where one of them is not a number or is
-    of other labels."""
+    """Largest difference of a label's probability; 1 where one is not a number or is of other labels."""
     if len(one) != len(other) or not all(map(math.isfinite, (*one, *other))):  # max() passes over NaN
         return 1.0
     return max((abs(a - b) for a, b in zip(one, other, strict=True)), default=1.0)

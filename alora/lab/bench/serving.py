@@ -1,10 +1,7 @@
 """``alora bench serving``: many policies on one conversation, by systems on one engine in one run.
 
-- ``grid``: conversation length x policies, one token out, on an empty cache.
-- ``warm``: the base reads the conversation, as the guarded chat model would have (*read*); the burst comes right after
-  (*warm*); and once more (*again*).
-- ``conversation``: turns that grow, the burst at every turn, the cache kept between them.
-- ``open_loop``: arrivals from a population of policies (:mod:`alora.lab.bench.open_loop`).
+``docs/serving_benchmark.md`` has the workloads. The stages of ``warm``: the base reads the conversation, as the guarded
+chat model would have (*read*), the burst right after (*warm*), and once more (*again*).
 """
 
 import importlib.util

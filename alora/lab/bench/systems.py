@@ -58,11 +58,8 @@ class Request:
 
 
 class BenchEngine(Engine):
-    """An engine with room for the longest prompt, and a slot for each aLoRA and each LoRA that is compared.
-
-    Only the modules that an adapter targets are prepared for adapters: by default vLLM multiplies by zeros elsewhere,
-    which standard LoRA would pay for on every token.
-    """
+    """An engine with room for the longest prompt, and a slot for each aLoRA and each LoRA that is compared. Adapters
+    can be where they target alone: elsewhere vLLM would multiply standard LoRA's every token by zeros."""
 
     def __init__(self, settings: BenchSettings, material: Material, clock: Clock) -> None:
         serving, threads = settings.serving, torch.get_num_threads()
@@ -179,9 +176,7 @@ def _sampling(request: Request) -> Any:
 
 
 def prepared_modules(targets: Sequence[str]) -> dict[str, Any]:
-    """Which modules can take an adapter. All of them where a version of vLLM has no such option, or would leave q_proj
-    out because it does not know it as a part of its own qkv_proj.
-    """
+    """Which modules can take an adapter: all where vLLM has no such option, or does not know q_proj as in qkv_proj."""
     try:
         from vllm.lora.utils import is_in_target_modules  # optional, and not in every version
 

@@ -44,10 +44,7 @@ Gradients = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 def difference(ours: Gradients, reference: Gradients) -> float:
-    """Largest relative difference of a gradient matrix; infinite where they cannot be compared.
-
-    Another prompt, label or loss has other gradients.
-    """
+    """Largest relative difference of a gradient matrix; infinite where they cannot be compared."""
     if not reference or ours.keys() != reference.keys():
         return math.inf
     apart = []
@@ -59,10 +56,7 @@ def difference(ours: Gradients, reference: Gradients) -> float:
 
 
 class PackedTrainer:
-    """Ours: P policies behind one prefix, by :meth:`alora.training.trainer.SharedPrefixTrainer.training_step`.
-
-    ``store`` keeps prefix KV between steps.
-    """
+    """Ours: P policies behind one prefix, by alora's own training step; ``store`` keeps prefix KV between steps."""
 
     def __init__(
         self, base: PreTrainedModel, adapters: Sequence[AdapterWeights], batch: Batch, scratch: Path,
@@ -211,9 +205,7 @@ class PeftTrainer:
 
 
 class TrlTrainer(PeftTrainer):
-    """TRL's ``SFTTrainer``, on the answer as the only labelled token. It patches the model that it is given, so give it
-    one of its own.
-    """
+    """TRL's ``SFTTrainer``, on the answer as the only labelled token. It patches its model, so give it its own."""
 
     def _take(self, chosen: Sequence[int]) -> None:
         (at,) = chosen

@@ -127,7 +127,9 @@ def _one_policy(
         point_figures.append(point_F)
         samples_SF += run_SF
     point_KF, samples_SF = np.array(point_figures), samples_SF / len(runs)  # once: nine ninths are more than 1
-    spread_F = point_KF.std(axis=0, ddof=min(1, len(runs) - 1))
+    spread: dict[str, float | None] = dict.fromkeys(FIGURES)
+    if len(runs) > 1:
+        spread |= dict(zip(FIGURES, point_KF.std(axis=0, ddof=1).tolist(), strict=True))
     figures = MethodFigures(
         *method,
         policy=policy,
@@ -135,7 +137,7 @@ def _one_policy(
         positives=int(test.positive_N.sum()),
         runs=len(runs),
         figures=estimates(point_KF.mean(axis=0), samples_SF),
-        spread=dict.fromkeys(FIGURES) | (dict(zip(FIGURES, spread_F.tolist(), strict=True)) if len(runs) > 1 else {}),
+        spread=spread,
         operating_points=tuple(points),
         unanswered=1 - len(test.ids) / max(1, test.asked),
     )

@@ -36,7 +36,7 @@ def ask_and_score(task: Task, run: MethodRun, home: Path) -> dict[str, Scores]:
         facts = _facts(settings, usage, silent)
         # Where nothing at all was answered, something is to be mended before these rows can be.
         facts[ASK_AGAIN] = silent[NoAnswer.FAILED] if any(given.values()) else silent.total()
-        scores[policy.id] = Scores(run.arm, policy.id, None, None, **parts, facts=facts)
+        scores[policy.id] = Scores(run.arm, policy.id, None, None, parts["validation"], parts["test"], facts)
     return scores
 
 
