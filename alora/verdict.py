@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from alora.errors import AdapterError, ConfigError
 from alora.policy import Policy
@@ -12,6 +12,7 @@ from alora.prompt.parts import Truncation
 TENTHS = 10  # bins of a histogram of probabilities
 LEAST = 100  # rows on both sides; below, the population stability of equal distributions is often above 0.1
 MOST_BIAS = 100.0  # nats; its exponential is a finite number
+Dtype = Literal["float32", "bfloat16", "float64", "float16"]  # what a base computes in
 NEVER = math.nextafter(1.0, math.inf)  # the highest threshold that calibration chooses
 
 
@@ -38,7 +39,7 @@ class OperatingPoint:
     rows: int = 0
     positives: int = 0
     costs: tuple[float, float] | None = None
-    dtype: str | None = None
+    dtype: Dtype | None = None
     engine: str | None = None
     histogram: tuple[int, ...] | None = None
     bias: float = 0.0

@@ -7,8 +7,7 @@
 :mod:`~alora.bundle.light` opens a bundle without torch, refuses a damaged one, and refuses another base;
 :mod:`~alora.bundle.read` adds the weights. :mod:`~alora.bundle.battery` opens several that share a base;
 :mod:`~alora.bundle.hub` publishes one. :mod:`~alora.bundle.artifact` says what kind of folder a user named;
-:mod:`~alora.bundle.run_rows` reads labelled rows as its run read its own, and :mod:`~alora.bundle.answered` has them
-answered.
+:mod:`~alora.bundle.run_rows` reads labelled rows as its run read its own.
 
 PEFT reads the folder as it is: ``adapter_config.json`` and ``adapter_model.safetensors`` are plain PEFT. Public tools
 are known to delete ``alora_invocation_tokens`` from the former, which silently turns an aLoRA into a wrong LoRA;

@@ -30,8 +30,6 @@ class _Battery:
         for name in self.bundles:
             if not names_a_folder(name):
                 raise ValueError(f"{name[:80]!r} is not a name of a folder next to it")
-        if len(set(self.bundles)) < len(self.bundles):
-            raise ValueError("a bundle is there twice")
 
 
 def battery_folders(folder: Path | str) -> list[Path]:

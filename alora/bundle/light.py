@@ -15,8 +15,7 @@ from alora.bundle.manifest import (
     MANIFEST_FILE,
     Manifest,
     OfManifest,
-    manifest_in,
-    received_bundle,
+    open_manifest,
 )
 from alora.config.schema import BaseSettings
 from alora.errors import BundleError, ConfigError
@@ -146,8 +145,7 @@ def require_base(folder: Path, made: Fingerprint, source: str, base: LoadedBase 
 def read_bundle(folder: Path | str) -> Bundle:
     """Read a bundle and check everything that needs neither a base nor the weights in memory."""
     folder = Path(folder)
-    received = received_bundle(folder)
-    manifest = manifest_in(received)
+    received, manifest = open_manifest(folder)
     _require_files(received, manifest)
     _compare_markers(folder, manifest)
     received.require_same(manifest.files)

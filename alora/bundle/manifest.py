@@ -20,7 +20,7 @@ from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
 from alora.received import DAMAGED, NOT_OURS, SEAL, FileRecord, Folder, decode, refused, require_sealed, require_version
 from alora.text import content_digest
-from alora.verdict import OperatingPoint
+from alora.verdict import Dtype, OperatingPoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,13 +32,7 @@ CARD_FILE = "README.md"
 BUNDLE_FILES = (MANIFEST_FILE, CERTIFICATE_FILE, GOLDEN_FILE, CARD_FILE, CONFIG_FILE, WEIGHTS_FILE)
 SCHEMA_VERSION = 1
 _REMEDY = "copy or export the bundle again"
-DTYPES = ("float32", "bfloat16", "float64", "float16")
 _OPTIONAL = ("system_share", "moved", "card")
-
-
-def _require_dtype(key: str, name: str) -> None:
-    if name not in DTYPES:
-        raise ValueError(f"{key} is {name!r}, not one of {', '.join(DTYPES)}")
 
 
 @dataclass(frozen=True)
@@ -51,13 +45,10 @@ class BaseRecord:
 
     source: str
     fingerprint: Fingerprint
-    dtype: str
+    dtype: Dtype
     revision: str | None = None
     local: bool = False
     chat_template: str | None = None
-
-    def __post_init__(self) -> None:
-        _require_dtype("base.dtype", self.dtype)
 
 
 @dataclass(frozen=True)
@@ -80,13 +71,10 @@ class MoveRecord:
     """
 
     quantization: str
-    dtype: str
+    dtype: Dtype
     rows: int
     same_verdict: int
     largest_difference: float | None
-
-    def __post_init__(self) -> None:
-        _require_dtype("moved.dtype", self.dtype)
 
 
 @dataclass(frozen=True)
@@ -149,8 +137,6 @@ class Manifest(Description):
 
     def __post_init__(self) -> None:
         """What each record alone cannot say of itself."""
-        if self.operating_point.dtype is not None:
-            _require_dtype("operating_point.dtype", self.operating_point.dtype)
         labels = self.suffix.label_token_ids
         if len(labels) != len(self.policy.labels) or len(set(labels)) != len(labels):
             raise ValueError("there is not one label token per label")
@@ -208,28 +194,16 @@ class OfManifest:
 
 def read_manifest(folder: Path) -> Manifest:
     """Read ``alora.json``."""
-    return manifest_in(received_bundle(folder))
+    return open_manifest(folder)[1]
 
 
-def received_bundle(folder: Path) -> Folder:
-    """The bundle in ``folder``, not looked into yet; BundleError where there is none."""
+def open_manifest(folder: Path) -> tuple[Folder, Manifest]:
+    """The files of the bundle in ``folder``, and what its ``alora.json`` says of them."""
     received = Folder(folder, BundleError, _REMEDY)
     if MANIFEST_FILE not in received.files:
-        raise refused(BundleError, NOT_OURS, _no_manifest(folder))
-    return received
-
-
-def manifest_in(received: Folder) -> Manifest:
-    """Read ``alora.json`` of a received folder."""
-    return manifest_from_dict(received.json(MANIFEST_FILE), str(received.path / MANIFEST_FILE))
-
-
-def _no_manifest(folder: Path) -> str:
-    if not folder.is_dir():
-        return f"bundle folder {folder} does not exist"
-    if (folder / CONFIG_FILE).exists():
-        return f"{folder} is an adapter without {MANIFEST_FILE}, so not a bundle; make one with `alora export`"
-    return f"{folder} has no {MANIFEST_FILE}, so it is not a bundle"
+        way = "; make one of this adapter with `alora export`" if CONFIG_FILE in received.files else ""
+        raise refused(BundleError, NOT_OURS, f"{folder} has no {MANIFEST_FILE}, so it is not a bundle{way}")
+    return received, manifest_from_dict(received.json(MANIFEST_FILE), str(folder / MANIFEST_FILE))
 
 
 def manifest_from_dict(content: Mapping[str, Any], where: str) -> Manifest:

@@ -17,8 +17,8 @@ from alora.atomic import flush
 from alora.base.load import LoadedBase
 from alora.bundle.golden import GoldenRow, largest_difference, measure, normalised
 from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE, MoveRecord
-from alora.bundle.read import Bundle, load_bundle
-from alora.bundle.write import BundleContents, put_folder, write_bundle
+from alora.bundle.read import Bundle
+from alora.bundle.write import BundleContents, put_bundle, write_bundle
 from alora.config.schema import IdentitySettings
 from alora.errors import BundleError, CheckFailed
 from alora.evaluation.calibration import positive_probability
@@ -112,11 +112,7 @@ def rewrite_bundle(
         revision=manifest.base.revision,
         chat_template=manifest.base.chat_template,
     )
-    over = manifest if folder.resolve() == bundle.folder.resolve() else None
-    return write_bundle(contents, folder, len(bundle.golden), over)
-
-
-_NEW = (CERTIFICATE_FILE, MANIFEST_FILE)
+    return write_bundle(contents, folder, len(bundle.golden))
 
 
 def add_vllm_certificate(bundle: Bundle, vllm: Certificate) -> Bundle:
@@ -126,16 +122,13 @@ def add_vllm_certificate(bundle: Bundle, vllm: Certificate) -> Bundle:
     record = manifest.certificate
     if record is None:
         raise BundleError(f"{bundle.folder} is a plain LoRA without a certificate, so nothing can be added to one")
-    inner = next((entry.name for entry in bundle.folder.iterdir() if not entry.is_file()), None)
-    if inner is not None:
-        raise BundleError(f"{bundle.folder} holds {inner!r}, which is not part of a bundle; take it out, or use a copy")
     own = read_certificate(bundle.folder / CERTIFICATE_FILE)
     whole = replace(own, vllm=replace(vllm, base_source=own.base_source))  # not this machine's path
 
     def fill(staged: Path) -> None:
         staged.mkdir()
         for file in bundle.folder.iterdir():
-            if file.name not in _NEW:
+            if file.is_file() and file.name not in (CERTIFICATE_FILE, MANIFEST_FILE):
                 _same_file(file, staged / file.name)
         write_certificate(whole, staged / CERTIFICATE_FILE)
         file = file_record(staged / CERTIFICATE_FILE)
@@ -147,10 +140,8 @@ def add_vllm_certificate(bundle: Bundle, vllm: Certificate) -> Bundle:
         (staged / MANIFEST_FILE).write_text(changed.to_json(), encoding="utf-8")
         flush(staged / MANIFEST_FILE)
         flush(staged)
-        load_bundle(staged)
 
-    put_folder(bundle.folder.resolve(), fill)
-    return load_bundle(bundle.folder)
+    return put_bundle(bundle.folder.resolve(), fill)
 
 
 def _same_file(file: Path, staged: Path) -> None:

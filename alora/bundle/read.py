@@ -1,14 +1,18 @@
-"""Open a bundle with its weights, for a forward in this process."""
+"""Open bundles with their weights, for a forward in this process; check them, and have them answer labelled rows."""
 
+import contextlib
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase
 from alora.bundle.battery import battery_folders, require_one_base
 from alora.bundle.golden import disagreement, largest_difference, measure, tolerance
 from alora.bundle.light import Bundle, read_bundle
+from alora.data.conversation import LabelledConversation
 from alora.errors import CheckFailed
+from alora.evaluation.predict import LabelScorer, Predictions, predict
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Question
 from alora.text import note
@@ -82,3 +86,18 @@ def load_battery(folder: Path | str) -> list[Bundle]:
     bundles = [load_bundle(path) for path in battery_folders(folder)]
     require_one_base(bundles)
     return bundles
+
+
+def answers_of(
+    bundles: Sequence[Bundle],
+    base: LoadedBase,
+    rows: Sequence[LabelledConversation],
+    max_tokens: int,
+    scorer: LabelScorer | None = None,
+) -> list[Predictions]:
+    """What each bundle answers to the rows that are labelled for it; packed, where no ``scorer`` is given."""
+    renderer, suffixes = bundles[0].renderer(base), {bundle.policy.id: bundle.suffix for bundle in bundles}
+    require_room(base.model, renderer, rows, suffixes, IN_ARTIFACT)
+    policies = [bundle.policy for bundle in bundles]
+    with contextlib.nullcontext(scorer) if scorer else Scorer(base, [bundle.weights for bundle in bundles]) as asked:
+        return predict(asked, renderer, policies, list(suffixes.values()), rows, max_tokens=max_tokens)

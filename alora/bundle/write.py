@@ -56,15 +56,10 @@ class BundleContents(Description):
     chat_template: str | None = None
 
 
-def write_bundle(
-    contents: BundleContents, folder: Path | str, golden_rows: int = 8, over: Manifest | None = None
-) -> Bundle:
+def write_bundle(contents: BundleContents, folder: Path | str, golden_rows: int = 8) -> Bundle:
     """Write ``folder`` and return it as read back from disk; an older bundle there is replaced when this one is whole.
 
     Golden rows are probe conversations of alora's own, never the user's rows; ``golden_rows=0`` stores none.
-
-    Args:
-        over: of the only bundle at ``folder`` that may be replaced; None: any of this policy.
     """
     folder = Path(folder).absolute()
     _require_certificate(contents)
@@ -72,14 +67,11 @@ def write_bundle(
     _require_invocation(contents)
     stored = _measure(contents, golden_rows)
 
-    def fill(staged: Path) -> None:
-        _write_files(staged, contents, stored)
-        _check_reloaded(staged, contents, stored)
-        if over is not None and (folder / MANIFEST_FILE).exists() and read_manifest(folder).sha256 != over.sha256:
-            raise BundleError(f"{folder} was replaced while this ran, and would be written over; start again")
-
-    put_folder(folder, fill)
-    return load_bundle(folder)
+    return put_bundle(
+        folder,
+        lambda staged: _write_files(staged, contents, stored),
+        lambda reloaded: _check_reloaded(reloaded, contents, stored),
+    )
 
 
 def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
@@ -93,10 +85,8 @@ def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
         for name in (*bundle.manifest.files, MANIFEST_FILE):
             shutil.copyfile(bundle.folder / name, staged / name)
             flush(staged / name)
-        load_bundle(staged)
 
-    put_folder(folder, fill)
-    return load_bundle(folder)
+    return put_bundle(folder, fill)
 
 
 def public_source(source: str) -> tuple[str, bool]:
@@ -140,10 +130,12 @@ def _measure(contents: BundleContents, probes: int) -> tuple[GoldenRow, ...]:
 def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow, ...]) -> None:
     source, local = public_source(contents.base.source)
     save_adapter(contents.weights, folder, source)
-    certificate = contents.certificate
-    if certificate is not None:
-        certificate = replace(certificate, base_source=source)
+    certificate = record = None
+    if contents.certificate is not None:
+        certificate = replace(contents.certificate, base_source=source)
         write_certificate(certificate, folder / CERTIFICATE_FILE)
+        sha256, dtypes = file_record(folder / CERTIFICATE_FILE).sha256, [part.dtype for part in certificate.dtypes]
+        record = CertificateRecord(sha256, certificate.passed, certificate.created, tuple(dtypes))
     if golden:
         write_golden(folder / GOLDEN_FILE, golden)
     manifest = Manifest(
@@ -153,7 +145,7 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
         base=BaseRecord(
             source=source,
             fingerprint=contents.base.fingerprint,
-            dtype=contents.base.dtype,
+            dtype=contents.base.dtype,  # pyright: ignore[reportArgumentType] a str there
             revision=contents.revision,
             local=local,
             chat_template=contents.chat_template and template_text(contents.chat_template),
@@ -162,7 +154,7 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
         files={},
         versions={"alora": __version__, **{name: version(name) for name in PACKAGES}},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        certificate=_certificate_record(certificate, folder / CERTIFICATE_FILE),
+        certificate=record,
     )
     without_controls = certificate is not None and certificate.without_controls
     card = model_card(manifest, contents.weights.spec, without_controls)
@@ -175,31 +167,26 @@ def _write_files(folder: Path, contents: BundleContents, golden: tuple[GoldenRow
     flush(folder)
 
 
-def _certificate_record(certificate: Certificate | None, file: Path) -> CertificateRecord | None:
-    if certificate is None:
-        return None
-    dtypes = tuple(record.dtype for record in certificate.dtypes)
-    return CertificateRecord(file_record(file).sha256, certificate.passed, certificate.created, dtypes)
-
-
-def _check_reloaded(folder: Path, contents: BundleContents, stored: tuple[GoldenRow, ...]) -> None:
+def _check_reloaded(bundle: Bundle, contents: BundleContents, stored: tuple[GoldenRow, ...]) -> None:
     """The bundle on disk, not the adapter in memory, gives the same answers, whether or not it stores golden rows."""
-    bundle = load_bundle(folder)
     if bundle.golden != stored:
-        raise CheckFailed(f"{folder.name}: the golden rows read back from disk are not those that were written")
+        raise CheckFailed(f"{bundle.folder.name}: the golden rows read back from disk are not those that were written")
     measured = stored or _measure(contents, 1)
     check_golden(replace(bundle, golden=measured), contents.base, RELOAD_TOLERANCE)
 
 
-def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``fill`` write and check a folder next to ``folder``, then rename it there; whatever fails leaves nothing."""
+def put_bundle(folder: Path, fill: Callable[[Path], None], check: Callable[[Bundle], None] = lambda _: None) -> Bundle:
+    """Let ``fill`` write a bundle next to ``folder``, ``check`` it as read back from disk, then rename it there;
+    whatever fails leaves nothing."""
     folder = own_link(folder) or folder  # what a run's own link leads to is replaced, and not the link
     try:
         with workshop(folder) as parent:
             staged = parent / folder.name
             fill(staged)
+            check(load_bundle(staged))
             replace_folder(staged, folder, BUNDLE_FILES)
             flush(folder.parent)
+        return load_bundle(folder)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BundleError(
@@ -210,7 +197,7 @@ def put_folder(folder: Path, fill: Callable[[Path], None]) -> None:
 def require_replaceable(folder: Path, policy: str) -> None:
     """BundleError unless ``folder`` is free or holds a bundle of ``policy`` (an id) and nothing else: only that may be
     replaced."""
-    folder = own_link(folder) or folder  # as in put_folder
+    folder = own_link(folder) or folder  # as in put_bundle
     if folder.is_symlink():
         raise BundleError(f"{folder} is a link, which a folder would replace; name the folder that it leads to")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):

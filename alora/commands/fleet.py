@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from alora.atomic import write_json
 from alora.base.load import LoadedBase, load_base
-from alora.bundle.answered import answers_of
 from alora.bundle.artifact import Artifact, chosen, find_artifact, is_chosen, read_bundles
-from alora.bundle.read import Bundle, check_bases, load_bundle
+from alora.bundle.read import Bundle, answers_of, check_bases, load_bundle
 from alora.bundle.run_rows import known_of_run, measured_settings, note_leak, read_for, read_noted
 from alora.commands.output import report_file_in, say, say_json, table
 from alora.config.schema import Recipe

@@ -12,12 +12,11 @@ from pathlib import Path
 
 from alora.base.load import LoadedBase, load_base
 from alora.base.location import base_location
-from alora.bundle.answered import answers_of
 from alora.bundle.artifact import Artifact, chosen, find_artifact, read_bundles, saved_run
 from alora.bundle.battery import require_all_listed, write_battery
 from alora.bundle.manifest import MoveRecord
 from alora.bundle.move import is_move, moved, recertify, rewrite_bundle
-from alora.bundle.read import Bundle, check_bundles, load_bundle
+from alora.bundle.read import Bundle, answers_of, check_bundles, load_bundle
 from alora.bundle.run_rows import known_of_run, note_leak, read_for, read_noted, settings_as_trained, trained_rows
 from alora.bundle.write import require_replaceable
 from alora.client.engine import Engine

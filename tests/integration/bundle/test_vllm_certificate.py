@@ -70,7 +70,7 @@ def test_a_certificate_that_cannot_be_added_leaves_the_bundle_as_it_was(folder, 
     def broken(place):
         raise BundleError("for this test")
 
-    monkeypatch.setattr("alora.bundle.move.load_bundle", broken)
+    monkeypatch.setattr("alora.bundle.write.load_bundle", broken)
     with pytest.raises(BundleError, match="for this test"):
         add_vllm_certificate(bundle, certificate)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
