@@ -19,12 +19,6 @@ _UNSUPPORTED_QUANTIZATION = {
 def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
     """The config of the base at ``location``, a folder or a hub id, with sdpa attention."""
     config = AutoConfig.from_pretrained(location, **options)
-    for key, value in leaves(config.to_dict()):
-        if key.split(".")[-1] == "transformers_weights" and value is not None:
-            raise BaseError(
-                f"base {location}: {key} in its config names a file with weights for transformers alone; call it "
-                "model.safetensors and remove the key"
-            )
     _refuse_by_name(config, location)
     # Whatever the file says, which counts for more than what from_pretrained is asked for: transformers fetches and
     # runs the kernels of a name like org/name.
@@ -62,17 +56,15 @@ def _refuse_by_name(config: Any, location: str) -> None:
             f"base {location} is quantized with {method}, which alora refuses: {reason}; use its bf16 base, with "
             "base.quantization=nf4 for a base in four bits"
         )
-    moving = _rope_types(config.to_dict()) & {"dynamic", "longrope"}
-    if moving:
-        raise BaseError(
-            f"base {location} uses {moving.pop()} RoPE, whose frequencies depend on the length of the whole prompt, so "
-            "a prefix's KV is not its own; use a base with another rope_type"
-        )
-
-
-def _rope_types(parameters: Any) -> set[str]:
-    """Every ``rope_type`` in a config: of nested configs and of each kind of layer, too."""
-    if not isinstance(parameters, dict):
-        return set()
-    nested = [_rope_types(value) for value in parameters.values()]
-    return {str(parameters["rope_type"])}.union(*nested) if "rope_type" in parameters else set().union(*nested)
+    for key, value in leaves(config.to_dict()):  # of nested configs and of each kind of layer, too
+        name = key.rpartition(".")[2]
+        if name == "transformers_weights" and value is not None:
+            raise BaseError(
+                f"base {location}: {key} in its config names a file with weights for transformers alone; call it "
+                "model.safetensors and remove the key"
+            )
+        if name == "rope_type" and value in ("dynamic", "longrope"):
+            raise BaseError(
+                f"base {location} uses {value} RoPE, whose frequencies depend on the length of the whole prompt, so "
+                "a prefix's KV is not its own; use a base with another rope_type"
+            )

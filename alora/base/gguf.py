@@ -29,11 +29,16 @@ def converted(file: Path, progress: bool = True, digest: str | None = None) -> P
     folder = converted_folder(digest)
     if folder.is_dir():
         return folder
-    with _writable(folder):
+    try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.parent / f".{folder.name}.lock"):
             if not folder.is_dir():
                 _convert(file, folder, progress)
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BaseError(
+            f"the base cannot be written to {folder}: {reason}; make room, or set ALORA_CACHE to a folder of yours"
+        ) from error
     return folder
 
 
@@ -86,14 +91,3 @@ def _convert(file: Path, folder: Path, progress: bool) -> None:
         for path in (*base.iterdir(), base):
             flush(path)
         base.replace(folder)
-
-
-@contextlib.contextmanager
-def _writable(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise BaseError(
-            f"the base cannot be written to {folder}: {reason}; make room, or set ALORA_CACHE to a folder of yours"
-        ) from error

@@ -84,7 +84,9 @@ def _stored_weights(
 ) -> PreTrainedModel:
     extra: dict[str, Any] = options | {"ignore_mismatched_sizes": True}  # require_whole() names them
     if quantized:  # tensor by tensor while loading: the unquantized base is never in memory as a whole
-        extra |= {"quantization_config": nf4_config(dtype), "device_map": {"": _numbered(device)}}
+        if device.type == "cuda" and device.index is None:  # a device map wants to know which GPU
+            device = torch.device("cuda", torch.cuda.current_device())
+        extra |= {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
     with _quiet():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             location, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **extra
@@ -109,13 +111,6 @@ def _in_memory(model: PreTrainedModel) -> None:
     for tensor in [*model.parameters(), *model.buffers()]:
         if tensor.is_floating_point():
             tensor.data = tensor.data.clone()
-
-
-def _numbered(device: torch.device) -> torch.device:
-    """A device map wants to know which GPU."""
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
 
 
 def load_skeleton(settings: BaseSettings) -> PreTrainedModel:

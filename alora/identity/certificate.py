@@ -1,15 +1,15 @@
 """The certificate: what was checked, on what, with which software. Plain data and its JSON; no torch."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
 from alora.errors import BundleError
 from alora.received import CHANGED, NOT_OURS, read_record, refused
 
-FORMAT = 1
+FORMAT: Final = 1
 _REMEDY = "run 'alora validate' again"
 
 
@@ -154,11 +154,7 @@ class Certificate:
     notes: tuple[str, ...] = ()
     parity: ParityRecord | None = None
     vllm: "Certificate | None" = None
-    format: int = field(default=FORMAT)
-
-    def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise ValueError(f"certificate format {self.format} is not {FORMAT}")
+    format: Literal[1] = FORMAT
 
     @property
     def failures(self) -> tuple[str, ...]:

@@ -63,7 +63,10 @@ def certify_dtype(
         for name in modules
         if name not in active
     ]
-    controls = _controls(bare, adapted, folder, calls, bases, reached) if with_controls else ()
+    controls: tuple[ControlRecord, ...] = ()
+    if with_controls:
+        models = Models(adapted, with_adapter(bare, folder, alora_invocation_tokens=None))
+        controls = run_controls(models, calls, bases, reached)
     return DtypeRecord(
         dtype=str(bare.dtype).removeprefix("torch."),
         passed=not findings and all(h.passed for h in handovers) and all(c.caught for c in controls),
@@ -136,18 +139,6 @@ def _search_findings(adapted: PeftModel, call: Call, honest: Capture) -> list[Fi
 def _to_the_end(call: Call) -> Call:
     """The same call, with every position before its "activation": for pairs that must be equal throughout."""
     return replace(call, activation_B=(call.tokens,) * len(call.activation_B))
-
-
-def _controls(
-    bare: nn.Module,
-    adapted: PeftModel,
-    folder: Path,
-    calls: Sequence[Call],
-    bases: Mapping[str, Capture],
-    reached: Collection[Site],
-) -> tuple[ControlRecord, ...]:
-    models = Models(adapted, with_adapter(bare, folder, alora_invocation_tokens=None))
-    return run_controls(models, calls, bases, reached)
 
 
 def _layer_records(counts: Mapping[Site, SiteCount], reached: Collection[Site]) -> tuple[LayerRecord, ...]:
