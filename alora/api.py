@@ -16,14 +16,9 @@ from alora.text import note
 def train(recipe: str | Path | None = None, **settings: Any) -> Path:
     """``alora train``: returns the run folder, which :func:`load` takes.
 
-    Args:
-        recipe: a recipe's name or file.
-        settings: what the command line takes as ``key=value``: ``name="x"``, ``data={"train": "a.jsonl"}``, or
-            ``**{"training.seed": 1}``.
-
-    Raises:
-        AloraError: what the command line would print.
-        CheckFailed: a policy of a battery was left out.
+    ``recipe`` is a recipe's name or file, ``settings`` what the command line takes as ``key=value``: ``name="x"``,
+    ``data={"train": "a.jsonl"}``, or ``**{"training.seed": 1}``. AloraError says what the command line would print;
+    CheckFailed: a policy of a battery was left out.
     """
     chosen = [] if recipe is None else [f"recipe={recipe}"]
     composed = load_recipe("train", [*chosen, *_overrides(settings)], note)

@@ -128,15 +128,12 @@ def workshop(folder: Path) -> Iterator[Path]:
 def replace_folder(staged: Path, folder: Path, own: Collection[str] = ()) -> None:
     """Replace ``folder`` by the finished folder ``staged``; at every moment there is the old one or the new one.
 
-    The old folder may hold the files named in ``own``, and what the new one holds as well.
+    The old folder may hold the files named in ``own``, and what the new one holds as well; OSError where it holds
+    something else, which would be lost.
 
     An old folder is left at ``staged``, for the caller to remove. Where the system cannot exchange two names in one
     step (renameat2, Linux 3.15; not every file system has it), the old folder moves away first, and a kill between
     the two renames leaves it whole in the same folder, under ``staged``'s name and ``.old``.
-
-    Raises:
-        OSError: the folder that holds them cannot be written, they lie on different file systems, or the old folder
-            holds something else, which would be lost.
     """
     kept = {entry.name for entry in staged.iterdir()}
     if lost := others(folder, {*own, *kept}):

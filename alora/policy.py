@@ -109,7 +109,13 @@ def load_policies(settings: PolicySettings, ids: Sequence[str] = ()) -> list[Pol
 
     Without ``ids`` it is one: from the file, inline, or from the file with inline changes.
     """
-    return _listed(settings, ids) if ids else [_one(settings)]
+    if not ids:
+        return [_one(settings)]
+    if len(set(ids)) < len(ids) or ("*" in ids and len(ids) > 1):
+        raise ConfigError(f"policies=[{','.join(ids)}]: name each policy once, or all of them by '*' alone")
+    if settings.file is None:
+        raise PolicyError("policies= picks from a file of policies; set policy.file=FILE.yaml")
+    return _of_file(settings.file, ids)
 
 
 def _one(settings: PolicySettings) -> Policy:
@@ -118,7 +124,8 @@ def _one(settings: PolicySettings) -> Policy:
             raise PolicyError(
                 "no policy is given; set policy.file=FILE.yaml, or policy.id, policy.title and policy.rule"
             )
-        given = {"id": settings.id or _slug(settings.title), "title": settings.title, "rule": settings.rule or ""}
+        slug = re.sub(r"[^a-z0-9]+", "_", settings.title.casefold()).strip("_")[:LONGEST_ID] or "policy"
+        given = {"id": settings.id or slug, "title": settings.title, "rule": settings.rule or ""}
         given |= {"judge": settings.judge} if settings.judge else {}
         return policy_from_mapping(given | ({"labels": settings.labels} if settings.labels else {}), "policy")
     policy, *others = _of_file(settings.file, [settings.id] if settings.id else ["*"])
@@ -131,14 +138,6 @@ def _one(settings: PolicySettings) -> Policy:
     if settings.labels:
         changes |= _labels(settings.labels, "policy.labels")
     return replace(policy, **changes)
-
-
-def _listed(settings: PolicySettings, ids: Sequence[str]) -> list[Policy]:
-    if len(set(ids)) < len(ids) or ("*" in ids and len(ids) > 1):
-        raise ConfigError(f"policies=[{','.join(ids)}]: name each policy once, or all of them by '*' alone")
-    if settings.file is None:
-        raise PolicyError("policies= picks from a file of policies; set policy.file=FILE.yaml")
-    return _of_file(settings.file, ids)
 
 
 def _of_file(file: str, ids: Sequence[str]) -> list[Policy]:
@@ -197,8 +196,8 @@ def policy_from_mapping(mapping: Any, where: str) -> Policy:
     name = mapping.get("id")
     if not isinstance(name, str) or not name:
         raise PolicyError(f"{where}: 'id' is {_kind(name)}; give the policy an id, a text in quotes")
-    title, rule = mapping.get("title", _in_words(name)), mapping.get("rule", "")
-    judge = mapping.get("judge", CONVERSATION)
+    title = mapping.get("title", re.sub(r"[_.-]+", " ", name).strip().capitalize())
+    rule, judge = mapping.get("rule", ""), mapping.get("judge", CONVERSATION)
     labels = _labels(mapping.get("labels") or DEFAULT_LABELS, where)
     try:
         return Policy(id=name, title=title, rule=rule, judge=judge, unread=unread, **labels)
@@ -233,14 +232,6 @@ def _lists(content: Any, path: Path) -> list[list[tuple[str, Any]]]:
         if not isinstance(values, list) or not values:
             raise PolicyError(f"{path}: {key} holds no policy; list at least one with id, title and rule")
     return [[(f"{path}: {key}[{index}]", value) for index, value in enumerate(values)] for key, values in lists.items()]
-
-
-def _in_words(name: str) -> str:
-    return re.sub(r"[_.-]+", " ", name).strip().capitalize()
-
-
-def _slug(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", title.casefold()).strip("_")[:LONGEST_ID] or "policy"
 
 
 def _kind(value: Any) -> str:

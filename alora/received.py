@@ -38,11 +38,7 @@ class Folder:
     """A folder that somebody sent, in which no link lies, so that no reader (alora's, PEFT's or vLLM's) leaves it.
 
     It may be a link itself, being what the user named, and what huggingface_hub links to its own cache may lie in it.
-
-    Args:
-        refusal: what it is refused with.
-        remedy: what to do about it.
-        names: of the entries to look at, with all below them; none: all.
+    ``names`` are of the entries to look at, with all below them; none: all.
     """
 
     def __init__(self, path: Path, refusal: type[AloraError], remedy: str, *names: str) -> None:

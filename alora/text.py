@@ -81,7 +81,11 @@ def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = 
     """The value in a YAML file, in the dialect of ``loader`` (PyYAML's safe one by default); ``refusal`` when it cannot
     be read, or holds something else than JSON's types."""
     try:
-        return parse_yaml(read_whole(path, LARGEST_YAML).decode("utf-8-sig"), loader)
+        text = read_whole(path, LARGEST_YAML).decode("utf-8-sig")
+        value = _undated(loader or yaml.SafeLoader)(text).get_single_data()
+        if (odd := _no_json(value)) is not None:
+            raise TypeError(f"{str(odd)[:60]!r} is read as {type(odd).__name__}; write it without a tag, and in quotes")
+        return value
     except OSError as error:
         raise refusal(f"{path}: {error.strerror or error}; {remedy}") from error
     except UnicodeDecodeError as error:
@@ -95,14 +99,6 @@ def read_yaml(path: Path, refusal: type[AloraError], remedy: str, loader: Any = 
         raise refusal(f"{path}: its lists and mappings are nested too deep; write it flatter") from error
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise refusal(f"{path}: not YAML: {' '.join(str(error).split())[:300]}") from error
-
-
-def parse_yaml(text: str, loader: Any = None) -> Any:
-    """The value in a YAML text, of JSON's types alone; raises what PyYAML raises, and TypeError."""
-    value = _undated(loader or yaml.SafeLoader)(text).get_single_data()
-    if (odd := _no_json(value)) is not None:
-        raise TypeError(f"{str(odd)[:60]!r} is read as {type(odd).__name__}; write it without a tag, and in quotes")
-    return value
 
 
 def _undated(loader: Any) -> Any:

@@ -33,10 +33,7 @@ class Full(ConfigError):
 
 class Http:
     """Requests with the key in the environment's variable ``key``, to one server where there are ``most`` at a time.
-
-    Raises:
-        ConfigError: the key cannot be sent, or the environment's proxy cannot be used.
-    """
+    ConfigError where the key cannot be sent, or the environment's proxy cannot be used."""
 
     def __init__(self, most: int | None = None, key: str = KEY) -> None:
         self._secret = key_in(key)
@@ -52,12 +49,8 @@ class Http:
         self, url: str, body: Mapping[str, Any] | None, silence: float, headers: Mapping[str, str] | None = None
     ) -> tuple[httpx2.Response, str]:
         """The answer to one request and its text, in which the key is hidden where the status is not 200. ``silence``
-        in seconds ends it, once it has its turn.
-
-        Raises:
-            Unreachable: no whole answer comes.
-            PromptRefused: ``body`` is not JSON.
-        """
+        in seconds ends it, once it has its turn. Unreachable where no whole answer comes, PromptRefused for a ``body``
+        that is not JSON."""
         given, content = {**(headers or {}), "Content-Type": "application/json"}, None
         if body is not None:
             try:

@@ -31,9 +31,7 @@ class Admission:
     def place(self, share: float = 1.0) -> Iterator[Callable[[int], None]]:
         """A conversation's place, within a ``share`` of the bounds; call what it gives with the tokens to be read.
 
-        Raises:
-            Overloaded: there is none; it says when to ask again.
-            EngineDead: the server is being stopped.
+        Overloaded where there is none, EngineDead while the server is being stopped.
         """
         if self.closing:
             raise EngineDead("the server is being stopped")

@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from alora.base.describe import DescribedBase
 from alora.base.load import LoadedBase
@@ -31,10 +30,8 @@ _OURS = GuardRequest(messages=[])  # without salt or priority
 class Loader:
     """Keeps a guard at what the serving set says.
 
-    Args:
-        base: what the engine computes with; every bundle is checked against it.
-        dtype: what the engine computes in.
-        bundles: served from the start; all in folders below the serving set's root.
+    The engine computes with ``base`` in ``dtype``, and every bundle is checked against it. ``bundles`` are served from
+    the start, and lie below the serving set's root.
     """
 
     def __init__(
@@ -50,7 +47,8 @@ class Loader:
         self._bundles = bundles
         self._ready, self._again = False, math.inf
         self.trouble: str | None = "the policies are not certified yet"
-        self._entries = tuple(map(self._given, bundles))
+        root = serving_set.root.absolute()
+        self._entries = tuple(_entry(item, str(item.folder.absolute().relative_to(root))) for item in bundles)
         self._files = ServedFiles(serving_set, self._entries)
         self._stamp: Stamp = None
         self._changing = asyncio.Lock()
@@ -129,9 +127,7 @@ class Loader:
         """Serve a bundle as ``policy``, in place of the one of its id that is reported, or of the one that is logged.
         What is None stays as it is; a version that is served already changes its action.
 
-        Raises:
-            BundleError: the folder is none, the bundle is damaged, another policy's, or made for another base.
-            CheckFailed: its golden rows come out otherwise.
+        BundleError where the bundle is damaged, another policy's or of another base, CheckFailed by its golden rows.
         """
         async with self._changing, self._set.alone():
             entries = {item.slot: item for item in await self._current()}
@@ -241,9 +237,6 @@ class Loader:
         far = disagreement(golden, [given[number].logits for number in range(len(golden))])
         return None if far <= bound else f"{served.name}: golden rows differ by {far:.2g}, above {bound}"
 
-    def _given(self, bundle: Bundle) -> Entry:
-        return _entry(bundle, str(Path(bundle.folder).absolute().relative_to(self._set.root.absolute())))
-
 
 def _entry(bundle: Bundle, folder: str, action: Action = "block") -> Entry:
     manifest = bundle.manifest
@@ -261,10 +254,8 @@ def make_guard(
 ) -> tuple[GuardCore, Loader]:
     """A guard of bundles that were checked on ``base``, and what changes it.
 
-    Args:
-        longest: tokens of a prompt that the engine takes, or None.
-        admission: bounds what is under way.
-        root: the folder below which bundles are loaded while it serves; None: the one that holds ``bundles``.
+    ``longest`` is the most tokens of a prompt that the engine takes; ``root`` the folder below which bundles are loaded
+    while it serves (None: the one that holds ``bundles``).
     """
     served = [Served.of(bundle) for bundle in bundles]
     guard = GuardCore(served, bundles[0].renderer(base), reader, longest, admission)

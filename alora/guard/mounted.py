@@ -22,12 +22,8 @@ from alora.vllm_plugin import status
 
 
 def guard_of(engine_client: Any, state: Any, args: Namespace) -> tuple[GuardCore, Loader]:
-    """A guard of the bundles that vLLM serves as LoRA modules, each checked against the base.
-
-    Raises:
-        AloraError: none is a bundle, one is damaged or for another base, the plugin is not active, or the
-            admin key is one that no header carries.
-    """
+    """A guard of the bundles that vLLM serves as LoRA modules, each checked against the base; AloraError where there
+    can be none."""
     if not status().active:
         raise CheckFailed(f"the alora plugin is not active: {status().reason}")
     if args.logprobs_mode != "processed_logprobs":

@@ -11,7 +11,6 @@ from fastapi.routing import APIRoute
 
 from alora.config.secrets import ADMIN_KEY, key_in
 from alora.guard.core import GuardCore
-from alora.guard.decisions import messages_of, policy_of
 from alora.guard.gate import OneGate, OthersModel
 from alora.guard.loading import Loader
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded, Served
@@ -104,14 +103,38 @@ async def _require_own_model(request: Request) -> None:
         raise OthersModel(f"model is {model[:100]!r}; the guard's is {openai_api.MODEL!r}")
 
 
+def _policy_of(question: openai_api.Predicate | openai_api.Choice, number: int, served: Sequence[Served]) -> Served:
+    """The policy that a question asks; GuardRefusal for one that no served policy answers, or several do.
+
+    An adapter answers the policy that it was trained on, and no other question. So a question's instructions are that
+    policy's rule as the bundle has it, or ``policy:ID``.
+    """
+    names = [(item, (f"policy:{item.policy.id}", f"policy:{item.name}", item.policy.rule)) for item in served]
+    fitting = [item for item, texts in names if question.text in texts]
+    if question.name in {item.policy.id for item in served} or len(fitting) > 1:
+        fitting = [item for item in fitting if item.policy.id == question.name]
+    if len(fitting) != 1:
+        have = ", ".join(item.policy.id for item in served)[:500]
+        which = number if question.name is None else repr(question.name[:100])
+        raise GuardRefusal(
+            f"question {which} asks what no policy here was trained on, and any answer would be to another question; "
+            f"set instructions to policy:ID, of {have}, or to that policy's rule, word for word"
+        )
+    policy = fitting[0].policy
+    if isinstance(question, openai_api.Choice) and question.labels(policy.labels) is None:
+        own = ", ".join(policy.labels)
+        raise GuardRefusal(f"the choices about {policy.id} must be its labels ({own}), or true and false")
+    return fitting[0]
+
+
 @router.post("/v1/decisions", dependencies=[Depends(_require_own_model)])
 async def decisions(body: openai_api.DecisionRequest, request: Request) -> openai_api.DecisionResponse:
     """OpenAI's decisions endpoint: each question asks a policy."""
     judge = guard_of(request.app)
     known = list({item.policy.id: item for item in reversed(judge.known)}.values())  # what is reported goes first
-    policies = [policy_of(question, number, known).policy.id for number, question in enumerate(body.questions, 1)]
+    policies = [_policy_of(question, number, known).policy.id for number, question in enumerate(body.questions, 1)]
     asked = GuardRequest(
-        messages=messages_of(body.input),
+        messages=[{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input,
         policies=list(dict.fromkeys(policies)),
         deadline_ms=body.deadline_ms,
         cache_salt=body.prompt_cache_key,

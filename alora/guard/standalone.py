@@ -47,10 +47,7 @@ def make_app(guard: GuardCore, loader: Loader | None = None) -> FastAPI:
     """The application; without a ``loader`` its policies stay as they are.
 
     Where ``$VLLM_API_KEY`` is set, every route asks for it, as vLLM's own server does below ``/v1``; but for the page
-    at ``/``, which says nothing and sends the key that is typed into it.
-
-    Raises:
-        ConfigError: a key that is set is one that no request can carry.
+    at ``/``, which says nothing and sends the key that is typed into it. ConfigError for a key that no request carries.
     """
 
     @contextlib.asynccontextmanager

@@ -70,7 +70,10 @@ def check_prompts(
             cut.append((truncation.tokens_before - truncation.tokens_after, truncation.tokens_before, row.where))
     lost = sum(tokens for tokens, _, _ in cut)
     start = _truncation(name, cut, len(lengths), renderer.settings) if cut else []
-    return _token_lengths(lengths, len(cut), prefix_tokens, lost, windows), [*findings.all(), *start]
+    ordered = sorted(lengths) or [0]
+    median, p95 = (ordered[min(int(share * len(ordered)), len(ordered) - 1)] for share in (0.5, 0.95))
+    found = TokenLengths(median, p95, ordered[-1], len(cut), prefix_tokens, lost, windows)
+    return found, [*findings.all(), *start]
 
 
 def _truncation(name: str, cut: list[tuple[int, int, str]], rows: int, settings: PromptSettings) -> list[Finding]:
@@ -99,12 +102,3 @@ def too_long(tokens: int, limit: int, suffix: int, remedy: str = IN_RECIPE) -> s
     if limit <= suffix:
         return f"the prompt has {tokens} tokens, the base takes {limit}: too few for any conversation; choose another"
     return f"the prompt has {tokens} tokens, the base takes {limit}; {remedy.format(tokens=limit - suffix)}"
-
-
-def _token_lengths(lengths: list[int], truncated: int, prefix_tokens: int, lost: int, windows: int) -> TokenLengths:
-    ordered = sorted(lengths) or [0]
-
-    def quantile(share: float) -> int:
-        return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
-
-    return TokenLengths(quantile(0.5), quantile(0.95), ordered[-1], truncated, prefix_tokens, lost, windows)
