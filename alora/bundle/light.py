@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 
 from alora.adapter import CONFIG_FILE, WEIGHTS_FILE
 from alora.bundle.golden import GoldenRow, prefix_digest, read_golden
-from alora.bundle.manifest import (
-    CERTIFICATE_FILE,
-    GOLDEN_FILE,
-    MANIFEST_FILE,
-    Manifest,
-    OfManifest,
-    open_manifest,
-)
+from alora.bundle.manifest import CERTIFICATE_FILE, GOLDEN_FILE, MANIFEST_FILE, Manifest, OfManifest, open_manifest
 from alora.config.schema import BaseSettings
 from alora.errors import BundleError, ConfigError
 from alora.identity.certificate import read_certificate

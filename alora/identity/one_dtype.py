@@ -16,13 +16,7 @@ from alora.adapter.targets import require_linear
 from alora.config.environment import package_version
 from alora.errors import AdapterError
 from alora.identity.capture import OUTPUT, Call, Capture, Site, capture, twin
-from alora.identity.certificate import (
-    ControlRecord,
-    DtypeRecord,
-    Environment,
-    FindingRecord,
-    LayerRecord,
-)
+from alora.identity.certificate import ControlRecord, DtypeRecord, Environment, FindingRecord, LayerRecord
 from alora.identity.compare import ACTIVATION, SiteCount, compare, count_sites, prefix_findings
 from alora.identity.controls import Models, run_controls
 from alora.identity.handover import hand_over
