@@ -1,11 +1,14 @@
 """A base's config, and the tensors that belong to it."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
+from transformers.utils import logging
 
 from alora.base import REMEDY
+from alora.config.environment import debugging
 from alora.errors import BaseError
 from alora.text import leaves
 
@@ -24,6 +27,26 @@ def read_config(location: str, options: Mapping[str, Any]) -> PretrainedConfig:
     # runs the kernels of a name like org/name.
     config._attn_implementation, config._experts_implementation = "sdpa", None  # those of nested configs, too
     return config
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hide transformers' bar over tensors that are on disk already (the bars of a download are the hub's and stay), and
+    its report on tensors that are missing or misshapen, which :func:`require_whole` refuses."""
+    if debugging():
+        yield
+        return
+    before, level = logging.set_tqdm_hook(_without_bar), logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(before)
+        logging.set_verbosity(level)
+
+
+def _without_bar(make: Any, args: Any, options: dict[str, Any]) -> Any:
+    return make(*args, **options | {"disable": True})
 
 
 def own_python(source: object) -> str:

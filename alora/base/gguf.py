@@ -22,7 +22,7 @@ from alora.text import sha256_of
 _FORMAT = 1  # raise it when the conversion writes something else: a new number is a new folder in the cache
 
 
-def converted(file: Path, progress: bool = True, digest: str | None = None) -> Path:
+def converted(file: Path, digest: str | None = None) -> Path:
     """The folder of the base in ``file``, whose sha256 is ``digest`` if it is known; converts it first if it is not in
     the cache. Of several processes one converts and the others wait."""
     digest = digest or file_digest(file)
@@ -33,7 +33,7 @@ def converted(file: Path, progress: bool = True, digest: str | None = None) -> P
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.parent / f".{folder.name}.lock"):
             if not folder.is_dir():
-                _convert(file, folder, progress)
+                _convert(file, folder)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BaseError(
@@ -67,13 +67,13 @@ def working_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _convert(file: Path, folder: Path, progress: bool) -> None:
+def _convert(file: Path, folder: Path) -> None:
     with working_folder(folder.parent / f".{folder.name}") as staged:
         base = staged / "base"
         try:
             from alora.base.gguf_model import write_model  # torch: clients of a server go without
 
-            write_model(file, base, progress)
+            write_model(file, base)
         except (SafetensorError, BaseError):
             raise
         except ImportError as error:

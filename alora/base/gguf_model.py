@@ -1,17 +1,14 @@
 """A GGUF file's model and tokenizer, written as an ordinary model folder: complete, or not at all."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
 
-from alora.base.config import require_whole
+from alora.base.config import quiet, require_whole
 
 
-def write_model(file: Path, folder: Path, progress: bool) -> None:
+def write_model(file: Path, folder: Path) -> None:
     """Write the model and the tokenizer in ``file`` to the folder ``folder``, in float32."""
     # Alone in a folder: transformers also reads what lies next to the file, Python included, and the cache's key is the
     # file's digest.
@@ -19,7 +16,7 @@ def write_model(file: Path, folder: Path, progress: bool) -> None:
     alone.mkdir()
     (alone / file.name).symlink_to(file.absolute())
     stored: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
-    with _bars(progress):
+    with quiet():  # a bar over the tensors that are dequantized is tqdm's own, and stays
         tokenizer = AutoTokenizer.from_pretrained(alone, **stored)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             alone, dtype="float32", output_loading_info=True, ignore_mismatched_sizes=True, **stored
@@ -32,14 +29,3 @@ def write_model(file: Path, folder: Path, progress: bool) -> None:
     model.hf_quantizer, model.is_quantized = None, False
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-@contextlib.contextmanager
-def _bars(progress: bool) -> Iterator[None]:
-    """transformers shows a bar over the tensors that it dequantizes; it is the only sign of life of the conversion."""
-    shown = logging.is_progress_bar_enabled()
-    (logging.enable_progress_bar if progress else logging.disable_progress_bar)()
-    try:
-        yield
-    finally:
-        (logging.enable_progress_bar if shown else logging.disable_progress_bar)()

@@ -1,23 +1,20 @@
 """Load a base model: its tokenizer, its weights and their fingerprint."""
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
-from alora.base.config import read_config, require_whole
+from alora.base.config import quiet, read_config, require_whole
 from alora.base.describe import load_options, load_tokenizer, unreadable
 from alora.base.fingerprint import Fingerprint
 from alora.base.location import base_location
 from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
 from alora.base.stored import fingerprint_base
 from alora.base.weight_files import weight_files
-from alora.config.environment import cpu_flags, debugging
+from alora.config.environment import cpu_flags
 from alora.config.schema import BaseSettings
 from alora.errors import AloraError, BaseError
 from alora.text import note
@@ -87,7 +84,7 @@ def _stored_weights(
         if device.type == "cuda" and device.index is None:  # a device map wants to know which GPU
             device = torch.device("cuda", torch.cuda.current_device())
         extra |= {"quantization_config": nf4_config(dtype), "device_map": {"": device}}
-    with _quiet():
+    with quiet():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             location, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **extra
         )
@@ -124,26 +121,6 @@ def load_skeleton(settings: BaseSettings) -> PreTrainedModel:
         raise
     except Exception as error:
         raise BaseError(unreadable(settings.source, error)) from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide transformers' bar over tensors that are on disk already (the bars of a download are the hub's and stay), and
-    its report on tensors that are missing or misshapen, which :func:`require_whole` refuses."""
-    if debugging():
-        yield
-        return
-    before, level = logging.set_tqdm_hook(_without_bar), logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_tqdm_hook(before)
-        logging.set_verbosity(level)
-
-
-def _without_bar(make: Any, args: Any, options: dict[str, Any]) -> Any:
-    return make(*args, **options | {"disable": True})
 
 
 def choose_device(name: str) -> torch.device:

@@ -18,7 +18,7 @@ def base_location(settings: BaseSettings, progress: bool = True) -> str:
     if source == smollm2.NAME:
         return str(smollm2.ensure_smollm2(progress))
     if is_gguf(source):
-        return str(converted(Path(source), progress))
+        return str(converted(Path(source)))
     if Path(source).is_absolute() and not Path(source).is_dir():
         raise BaseError(f"base folder {source} does not exist; check base.source")
     return source

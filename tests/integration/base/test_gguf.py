@@ -38,7 +38,7 @@ def test_the_converted_base_is_the_model_that_the_file_was_made_from(tmp_path):
 
 def test_a_quantized_file_becomes_plain_float32_near_the_original(tmp_path):
     model = toy_gguf(tmp_path / "toy.gguf", quantized=True)
-    again = AutoModelForCausalLM.from_pretrained(converted(tmp_path / "toy.gguf", progress=False))
+    again = AutoModelForCausalLM.from_pretrained(converted(tmp_path / "toy.gguf"))
     assert {tensor.dtype for tensor in again.state_dict().values()} == {torch.float32}
     assert not hasattr(again.config, "quantization_config")
     embedding, original = again.get_input_embeddings().weight, model.get_input_embeddings().weight
@@ -47,10 +47,10 @@ def test_a_quantized_file_becomes_plain_float32_near_the_original(tmp_path):
 
 def test_the_second_call_converts_nothing(tmp_path, monkeypatch):
     toy_gguf(tmp_path / "toy.gguf")
-    folder = converted(tmp_path / "toy.gguf", progress=False)
+    folder = converted(tmp_path / "toy.gguf")
     monkeypatch.setattr("alora.base.gguf._convert", lambda *_: pytest.fail("converted again"))
     shutil.copy(tmp_path / "toy.gguf", tmp_path / "copy.gguf")
-    assert converted(tmp_path / "copy.gguf", progress=False) == folder  # by content, not by name
+    assert converted(tmp_path / "copy.gguf") == folder  # by content, not by name
 
 
 def test_what_lies_next_to_the_file_is_neither_run_nor_read(tmp_path, monkeypatch):
@@ -62,7 +62,7 @@ def test_what_lies_next_to_the_file_is_neither_run_nor_read(tmp_path, monkeypatc
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    folder = converted(tmp_path / "toy.gguf", progress=False)
+    folder = converted(tmp_path / "toy.gguf")
     assert not (tmp_path / "ran").exists()
     assert load_tokenizer(BaseSettings(source=str(folder))).chat_template == toy_tokenizer("qwen3").chat_template
 
@@ -71,7 +71,7 @@ CONVERT = """
 import sys
 from pathlib import Path
 from alora.base.gguf import converted
-print(converted(Path(sys.argv[1]), progress=False))
+print(converted(Path(sys.argv[1])))
 """
 
 
@@ -99,7 +99,7 @@ def test_two_processes_at_once_get_one_folder(tmp_path, cache):
 def test_a_file_that_is_not_what_its_header_says_makes_no_base(fault, words, tmp_path, cache):
     toy_gguf(tmp_path / "toy.gguf", **fault)
     with pytest.raises(BaseError, match=r"toy\.gguf.*download it again") as refused:
-        converted(tmp_path / "toy.gguf", progress=False)
+        converted(tmp_path / "toy.gguf")
     assert words in str(refused.value)
     assert [entry.name for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
 
@@ -132,14 +132,14 @@ def test_a_damaged_file_is_one_message_and_leaves_nothing(damage, tmp_path, cach
     toy_gguf(file)
     damage(file)
     with pytest.raises(BaseError, match=r"toy.gguf cannot be read as a GGUF base: .*; check that the file is whole"):
-        converted(file, progress=False)
+        converted(file)
     assert [entry for entry in (cache / "bases").iterdir() if entry.is_dir()] == []
 
 
 def test_a_damaged_folder_in_the_cache_is_removed_by_hand_and_made_again(tmp_path):
     toy_gguf(tmp_path / "toy.gguf")
     settings = BaseSettings(source=str(tmp_path / "toy.gguf"))
-    folder = converted(tmp_path / "toy.gguf", progress=False)
+    folder = converted(tmp_path / "toy.gguf")
     (folder / "model.safetensors").unlink()
     with pytest.raises(BaseError, match=r"remove its folder from .*cache/bases, and the next call makes it again"):
         load_base(settings, progress=False)
