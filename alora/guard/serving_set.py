@@ -8,16 +8,15 @@ import os
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 from filelock import AsyncFileLock
-from pydantic import TypeAdapter, ValidationError
 
 from alora.atomic import write_json
 from alora.bundle.light import Bundle
 from alora.bundle.manifest import served_name
 from alora.errors import BundleError
-from alora.wire.native import Action, problems
+from alora.received import read_record
+from alora.wire.native import Action
 
 FILE = "serving_set.json"
 SERVING_ROOT = "ALORA_SERVING_ROOT"  # the folder below which bundles are loaded while a vLLM server runs
@@ -53,7 +52,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Content:
-    schema_version: Literal[1]
+    schema_version: int
     policies: tuple[Entry, ...]
 
 
@@ -76,14 +75,10 @@ class ServingSet:
 
     def read(self) -> tuple[Entry, ...]:
         """The entries; BundleError where the file is damaged, of another version, or without a policy."""
-        file = self.root / FILE
-        try:
-            policies = TypeAdapter(_Content).validate_json(file.read_bytes()).policies
-        except (OSError, ValidationError) as error:
-            why = problems(error.errors()) if isinstance(error, ValidationError) else error.strerror
-            raise BundleError(f"{file} cannot be read ({why}); remove it, and load the policies again") from error
+        file, remedy = self.root / FILE, "remove it, and load the policies again"
+        policies = read_record(_Content, file, BundleError, remedy, schema_version=1).policies
         if not policies or len({entry.slot for entry in policies}) < len(policies):
-            raise BundleError(f"{file} has no policy, or one twice; load the policies again")
+            raise BundleError(f"{file} has no policy, or one twice; {remedy}")
         return policies
 
     def remark(self, given: Iterable[Bundle]) -> str | None:
