@@ -43,12 +43,11 @@ class Artifact:
     run: Path | None
 
     @property
-    def members(self) -> dict[str, Path]:
-        """The bundles, or before there are any the adapters, by the name of their policy's folder."""
+    def members(self) -> tuple[Path, ...]:
+        """The bundles, or before there are any the adapters."""
         if not (self.bundles or self.adapters):
             raise BundleError(f"{self.folder} holds no adapter yet; run `alora train` on it to the end")
-        in_run = {folder.parent.name if folder.name == ADAPTER else folder.name: folder for folder in self.adapters}
-        return {folder.name: folder for folder in self.bundles} or in_run
+        return self.bundles or self.adapters
 
     @property
     def several(self) -> bool:
@@ -157,7 +156,8 @@ def is_chosen(name: str, policies: Sequence[str]) -> bool:
 def members_by_policy(artifact: Artifact) -> dict[str, Path]:
     """The artifact's members by their policies, whatever their folders are called; a damaged one by its folder."""
     found: dict[str, Path] = {}
-    for name, folder in artifact.members.items():
+    for folder in artifact.members:
+        name = folder.parent.name if folder.name == ADAPTER and not artifact.bundles else folder.name
         with contextlib.suppress(BundleError):  # what is wrong is said where it is opened
             name = read_manifest(folder).policy.id if folder in artifact.bundles else name
         if name in found:

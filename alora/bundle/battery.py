@@ -45,13 +45,9 @@ def battery_folders(folder: Path | str) -> list[Path]:
 
 def write_battery(folder: Path | str, bundles: Sequence[Bundle]) -> None:
     """List ``bundles``, which are folders directly inside ``folder``, in its ``battery.json``."""
-    folder = Path(folder)
     require_one_base(bundles)
     listed = _Battery(SCHEMA_VERSION, tuple(bundle.folder.name for bundle in bundles))
-    try:
-        write_json(folder / BATTERY_FILE, asdict(listed))
-    except OSError as error:
-        raise BundleError(f"{folder / BATTERY_FILE} cannot be written: {error.strerror or error}") from error
+    write_json(Path(folder) / BATTERY_FILE, asdict(listed))
 
 
 def require_all_listed(folder: Path | str, names: Collection[str]) -> None:

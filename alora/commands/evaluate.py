@@ -59,7 +59,7 @@ def run(recipe: Recipe) -> int:
     artifact = find_artifact(str(recipe.artifact))
     bare = [artifact.folder] if artifact.kind is Kind.ADAPTER else []  # keeps its evaluation next to its weights
     file = report_file_in(recipe.output, EVALUATION, *bare)
-    everyone = [open_subject(folder, artifact, recipe) for folder in artifact.members.values()]
+    everyone = [open_subject(folder, artifact, recipe) for folder in artifact.members]
     if artifact.bundles:
         require_one_base([subject.bundle for subject in everyone if subject.bundle])
     subjects = chosen({subject.require_policy().id: subject for subject in everyone}, recipe.policies, artifact)

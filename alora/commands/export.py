@@ -71,7 +71,7 @@ def _copied(recipe: Recipe, artifact: Artifact, folder: Path) -> Bundle:
 
 
 def _made(recipe: Recipe, artifact: Artifact) -> Bundle:
-    (folder,) = artifact.adapters or artifact.members.values()
+    (folder,) = artifact.adapters or artifact.members
     if recipe.output is None and artifact.kind is not Kind.RUN:
         raise ConfigError(f"say where the bundle of {artifact.folder} goes: output=DIR")
     subject = open_subject(folder, artifact, recipe)

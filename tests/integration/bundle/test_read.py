@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from alora.adapter.folder import load_adapter
 from alora.base.load import LoadedBase
 from alora.base.stored import fingerprint_base
-from alora.bundle.artifact import Artifact, Kind, find_artifact
+from alora.bundle.artifact import Artifact, Kind, find_artifact, members_by_policy
 from alora.bundle.battery import require_one_base, write_battery
 from alora.bundle.read import check_bundles, check_golden, load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
@@ -444,12 +444,12 @@ def test_artifacts_are_told_apart(folder, tmp_path, monkeypatch):
         (adapter / "alora.json").unlink()
     found = find_artifact(run)
     assert (found.bundles, found.adapters, found.several) == ((), adapters, True)
-    assert found.members == dict(zip(("advice", "refunds"), adapters, strict=True))
+    assert members_by_policy(found) == dict(zip(("advice", "refunds"), adapters, strict=True))
     assert find_artifact(adapters[0]) == Artifact(Kind.ADAPTER, adapters[0], (), adapters[:1], run)
     bundle = run / "battery/advice"
     shutil.copytree(folder, bundle)
     write_battery(run / "battery", [load_bundle(bundle)])
-    assert find_artifact(run).members == {"advice": bundle}
+    assert members_by_policy(find_artifact(run)) == {"advice": bundle}
     assert find_artifact(run / "battery") == Artifact(Kind.BATTERY, run / "battery", (bundle,), (bundle,), run)
     (folder / "battery").mkdir()
     (folder / "battery" / "battery.json").write_text("{}")
