@@ -178,20 +178,20 @@ def _check_reloaded(bundle: Bundle, contents: BundleContents, stored: tuple[Gold
 def put_bundle(folder: Path, fill: Callable[[Path], None], check: Callable[[Bundle], None] = lambda _: None) -> Bundle:
     """Let ``fill`` write a bundle next to ``folder``, ``check`` it as read back from disk, then rename it there;
     whatever fails leaves nothing."""
-    folder = own_link(folder) or folder  # what a run's own link leads to is replaced, and not the link
+    target = own_link(folder) or folder  # what a run's own link leads to is replaced, and not the link
     try:
-        with workshop(folder) as parent:
-            staged = parent / folder.name
+        with workshop(target) as parent:
+            staged = parent / target.name
             fill(staged)
             check(load_bundle(staged))
-            replace_folder(staged, folder, BUNDLE_FILES)
-            flush(folder.parent)
-        return load_bundle(folder)
+            replace_folder(staged, target, BUNDLE_FILES)
+            flush(target.parent)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise BundleError(
-            f"the bundle cannot be written to {folder}: {reason}; give a writable output= with space"
+            f"the bundle cannot be written to {target}: {reason}; give a writable output= with space"
         ) from error
+    return load_bundle(folder)
 
 
 def require_replaceable(folder: Path, policy: str) -> None:
