@@ -98,8 +98,11 @@ def open_subject(folder: Path, artifact: Artifact, recipe: Recipe) -> Subject:
     claim = open_claim(artifact.run, run)
     home = home_of(folder)
     require_trained(home / TRAINING, home.name if policy is None else policy.id, weights.digest)
-    if policy is not None:
-        _require_trained_policy(policy, claim, artifact.run)
+    if policy is not None and claim.inputs.get(f"policy {policy.id}") != repr(policy.as_dict()):
+        raise RunError(
+            f"policy {policy.id!r} is not the one that {artifact.run} was trained on: its text or labels have changed "
+            "since; put them back, or train again"
+        )
     base = recipe.base if recipe.base.source is not None else run.base
     quantization = recipe.base.quantization or run.base.quantization
     chat_template = recipe.base.chat_template or run.base.chat_template
@@ -161,11 +164,3 @@ def _named_base(config_file: Path) -> str:
     if not named:
         raise AdapterError(f"{config_file} names no base; add base=... or base.source=ID_OR_FOLDER")
     return str(named)
-
-
-def _require_trained_policy(policy: Policy, claim: Claim, run: Path) -> None:
-    if claim.inputs.get(f"policy {policy.id}") != repr(policy.as_dict()):
-        raise RunError(
-            f"policy {policy.id!r} is not the one that {run} was trained on: its text or labels have changed since; "
-            "put them back, or train again"
-        )

@@ -2,7 +2,7 @@
 the planted faults."""
 
 import platform
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ def certify_dtype(
         for name in modules
         if name not in active
     ]
+    ordered = sorted(counts, key=lambda site: (site == OUTPUT, site))
     controls: tuple[ControlRecord, ...] = ()
     if with_controls:
         models = Models(adapted, with_adapter(bare, folder, alora_invocation_tokens=None))
@@ -65,7 +66,7 @@ def certify_dtype(
         dtype=str(bare.dtype).removeprefix("torch."),
         passed=not findings and all(h.passed for h in handovers) and all(c.caught for c in controls),
         findings=tuple(findings),
-        layers=_layer_records(counts, reached),
+        layers=tuple(LayerRecord(str(site), site in reached, **asdict(counts[site])) for site in ordered),
         handovers=tuple(handovers),
         controls=controls,
     )
@@ -133,8 +134,3 @@ def _search_findings(adapted: PeftModel, call: Call, honest: Capture) -> list[Fi
 def _to_the_end(call: Call) -> Call:
     """The same call, with every position before its "activation": for pairs that must be equal throughout."""
     return replace(call, activation_B=(call.tokens,) * len(call.activation_B))
-
-
-def _layer_records(counts: Mapping[Site, SiteCount], reached: Collection[Site]) -> tuple[LayerRecord, ...]:
-    ordered = sorted(counts, key=lambda site: (site == OUTPUT, site))
-    return tuple(LayerRecord(str(site), site in reached, **asdict(counts[site])) for site in ordered)
