@@ -7,6 +7,7 @@ from datetime import date
 from itertools import islice
 from typing import Any
 
+from alora.config.saved import over
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Rejected, stream_conversations
 from alora.data.findings import Findings
@@ -68,16 +69,11 @@ def reading(settings: DataSettings) -> dict[str, Any]:
     return {name: value for name, value in asdict(settings).items() if name in READING}
 
 
-def _of_defaults(given: object, usual: object, kept: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in kept.items() if getattr(given, name) == getattr(usual, name)}
-
-
 def _as_scored(settings: DataSettings, job: Mapping[str, Any]) -> DataSettings:
     """``settings``, with what ``job`` read its rows by in place of each default."""
     own = replace(settings, columns=replace(settings.columns, time=None))
-    if (kept := job.get("reading")) is not None:
-        columns = replace(own.columns, **_of_defaults(own.columns, ColumnSettings(), kept["columns"]))
-        own = replace(own, **_of_defaults(own, DataSettings(), kept) | {"columns": columns})
+    if kept := job.get("reading"):
+        own = over(own, DataSettings(**kept | {"columns": ColumnSettings(**kept["columns"])}), (), "data")
     return replace(own, columns=replace(own.columns, time=job.get("time")))
 
 
