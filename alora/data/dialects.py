@@ -23,14 +23,12 @@ _REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_blocks", "
               "reasoning_text", "thought", "thoughts")  # fmt: skip
 _THOUGHT = ("thinking", "redacted_thinking", "reasoning")  # types of parts
 _THINK = re.compile(
-    r"\s*(?:<(think(?:ing)?|thought|reasoning)>(.*?)</\1>|\[THINK\](.*?)\[/THINK\]"
+    r"\s*+(?:<(think(?:ing)?|thought|reasoning)>(.*?)</\1>|\[THINK\](.*?)\[/THINK\]"
     r"|<\|channel\|>analysis<\|message\|>(.*?)<\|end\|>(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>"
     r"|((?:(?!<think)[^\n]*\n)+?)</think>[ ]*\n)\s*",  # of a template that opens the tag itself
     re.DOTALL | re.IGNORECASE,
 )
-_TOOL_CALL = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>\s*", re.DOTALL)  # in a model's own words
-_TOOL_RESPONSE = re.compile(r"\s*<tool_response>\s*(.*?)\s*</tool_response>\s*", re.DOTALL)
-_LINE_END = re.compile(r"(?:\r|_x000D_)+\n|\r")  # Windows', Excel's, the first Macs'
+_LINE_ENDS = ("_x000D_\n", "\r\r\n", "\r\n", "\r")  # Excel's, Windows', the first Macs'
 _WITHOUT = "a turn without content is left out"
 IN_TAGS, IN_FIELDS = "reasoning in <think> tags", "reasoning next to the text"
 
@@ -132,9 +130,12 @@ class Items:
         """A turn whose reasoning stands next to its text, or in tags that open it, by ``data.reasoning``; calls may
         stand in tags, too."""
         tags = _THINK.match(text) if role == "assistant" else None
-        tagged = [unpacked(canonical(call)) for call in _TOOL_CALL.findall(text)] if role == "assistant" else []
-        if tagged and all(isinstance(call, dict) and call.get("name") for call in tagged):
-            text, calls = _TOOL_CALL.sub("", text), calls + self._calls(tagged)
+        own, *tagged = text.split("<tool_call>") if role == "assistant" else [text]
+        parts = [part.partition("</tool_call>") for part in tagged]
+        made = [unpacked(canonical(call.strip())) for call, _, _ in parts]
+        if made and all(isinstance(call, dict) and call.get("name") for call in made):
+            text = "\n".join(filter(None, (own.rstrip(), *(rest.strip() for _, _, rest in parts))))
+            calls += self._calls(made)
         if not (tags or thought):
             return self._say(role, text, name, calls)
         form, wanted = IN_FIELDS if thought else IN_TAGS, self._settings.reasoning
@@ -156,8 +157,8 @@ class Items:
         known = known or next((item for item in self._open if not call and name in (None, "", item[1])), None)
         if known:
             self._open.remove(known)
-        if isinstance(content, str) and (tagged := _TOOL_RESPONSE.fullmatch(content)):
-            content = tagged[1]
+        if isinstance(content, str) and content.strip().startswith("<tool_response>"):
+            content = content.strip().removeprefix("<tool_response>").removesuffix("</tool_response>").strip()
         blocks = isinstance(content, list) and all(map(is_block, content))
         if blocks or content is None:
             content = "\n".join(text for part in content or () if (text := self._text(part)))
@@ -177,7 +178,8 @@ class Items:
             self._answer(self._json(answer), item.get("call_id"))
 
     def _say(self, role: str, content: str, name: str = "", calls: tuple[ToolCall, ...] = ()) -> None:
-        content = _LINE_END.sub("\n", content)
+        for end in _LINE_ENDS:
+            content = content.replace(end, "\n")
         if not content and not calls and role != "tool":
             self._findings.notes[_WITHOUT] += 1
             return None

@@ -19,7 +19,7 @@ from alora.policy import Policy
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+\Z")
 _NO_LABEL = ("", "n/a", "na", "#n/a", "nan", "none", "null", "nil", "<na>", "-", "?", "tbd", "unlabeled")  # in tables
-_ANSWER = re.compile(r"\W*(?:the |final )*(?:label|answer|verdict|category)\W+(?:is\W+)?", re.IGNORECASE)
+_ANSWER = re.compile(r"\W*+(?:the |final )*(?:label|answer|verdict|category)\W+(?:is\W+)?", re.IGNORECASE)
 _MARKS = " \n\t*_`\"'.!{}[]()"  # around a turn's one word
 _REST = "*"  # of data.label_map: every other value
 LEFT_OUT = "a row without a label is left out (data.unlabelled)"
@@ -140,7 +140,7 @@ class Labels:
 
     def says(self, text: str, policy: Policy) -> tuple[str | None, bool]:
         """The label that a whole turn is the word of, and whether it is only the policy's answer word."""
-        word = _ANSWER.sub("", text).strip(_MARKS)
+        word = text[opening.end() if (opening := _ANSWER.match(text)) else 0 :].strip(_MARKS)
         for part in (word, word.partition("\n")[0].strip(_MARKS)):  # a reason may follow
             if (label := _meant(part, policy, self.settings.label_map)) in policy.labels:
                 return label, False

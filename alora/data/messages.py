@@ -9,7 +9,7 @@ from typing import Any
 
 from alora.data.files import unpacked
 
-_PRINTED = re.compile(r"\s*\[?\s*\{\s*'")  # an object as Python prints it
+_PRINTED = re.compile(r"\s*\[?\s*\{\s*'.{0,65536}\Z", re.DOTALL)  # an object as Python prints it, not too long
 
 
 @dataclass(frozen=True)
