@@ -42,8 +42,3 @@ def shareable_blocks(activation_index: int, block_size: int) -> int:
     if block_size <= 0:
         raise ValueError(f"block size must be positive, not {block_size}")
     return max(activation_index, 0) // block_size
-
-
-def shareable_tokens(activation_index: int, block_size: int) -> int:
-    """Tokens inside :func:`shareable_blocks`: the most that a prefix cache can give an aLoRA request."""
-    return shareable_blocks(activation_index, block_size) * block_size

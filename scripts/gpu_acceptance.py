@@ -127,7 +127,7 @@ def run_cell(home: Path, graphs: str, cache: bool, dtype: str) -> dict[str, Any]
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest
 
-    from alora.activation import shareable_tokens
+    from alora.activation import shareable_blocks
     from alora.vllm_plugin import register, status
     from alora.vllm_plugin.cache_reader import CacheReader
 
@@ -152,7 +152,7 @@ def run_cell(home: Path, graphs: str, cache: bool, dtype: str) -> dict[str, Any]
             key = name or "base"
             gaps[key] = max(gaps.get(key, 0.0), *distances(reference, name, ids, output))
             if name in ("attention", "linear"):
-                wanted = shareable_tokens(activation, BLOCK) if cache else 0
+                wanted = shareable_blocks(activation, BLOCK) * BLOCK if cache else 0
                 hits.append({"adapter": name, "wanted": wanted, "found": int(output.num_cached_tokens or 0)})
                 moved = (reference.logprobs_TV(name, ids)[-1] - reference.logprobs_TV(None, ids)[-1]).abs().max()
                 effect = min(effect, float(moved))

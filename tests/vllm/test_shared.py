@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from alora.activation import shareable_tokens
+from alora.activation import shareable_blocks
 from tests.vllm.toy_models import BLOCK
 from tests.vllm.toys import INVOCATION, OTHER_INVOCATION, filler, prompt
 
@@ -12,7 +12,7 @@ from tests.vllm.toys import INVOCATION, OTHER_INVOCATION, filler, prompt
 def test_an_adapter_hits_the_base_up_to_the_last_block_before_its_activation(engine, toys, activation):
     ids = prompt(activation, suffix=40)
     engine.ask_one(ids)
-    assert engine.ask_one(ids, toys["linear"]).cached_tokens == shareable_tokens(activation, BLOCK)
+    assert engine.ask_one(ids, toys["linear"]).cached_tokens == shareable_blocks(activation, BLOCK) * BLOCK
 
 
 @pytest.mark.parametrize("first", ["linear", "wide", "other"])
@@ -20,15 +20,15 @@ def test_an_adapter_hits_what_another_adapter_left(engine, toys, first):
     prefix = filler(70)
     engine.ask_one(prefix + list(toys[first].invocation) + filler(40, 1), toys[first])
     ids = prefix + list(toys["attention"].invocation) + filler(40, 2)
-    assert engine.ask_one(ids, toys["attention"]).cached_tokens == shareable_tokens(70, BLOCK)
-    assert engine.ask_one(ids).cached_tokens == shareable_tokens(70, BLOCK), "and so does the base"
+    assert engine.ask_one(ids, toys["attention"]).cached_tokens == shareable_blocks(70, BLOCK) * BLOCK
+    assert engine.ask_one(ids).cached_tokens == shareable_blocks(70, BLOCK) * BLOCK, "and so does the base"
 
 
 def test_adapters_with_different_activations_share_up_to_the_earlier_one(engine, toys):
     early = filler(40) + list(OTHER_INVOCATION) + filler(60, 1)
     engine.ask_one(early, toys["other"])
     later = early + list(toys["linear"].invocation) + filler(4, 2)
-    assert engine.ask_one(later, toys["linear"]).cached_tokens == shareable_tokens(40, BLOCK)
+    assert engine.ask_one(later, toys["linear"]).cached_tokens == shareable_blocks(40, BLOCK) * BLOCK
 
 
 def test_sent_together_on_a_cold_cache_the_prefix_is_computed_once(engine, toys):
