@@ -48,10 +48,11 @@ class Server:
         with log.open("wb") as sink:
             environment = os.environ | {ADMIN_KEY: ADMIN["X-Alora-Admin-Key"]}
             self.process = subprocess.Popen(command, env=environment, stdout=sink, stderr=subprocess.STDOUT)
-        self._log, end = log, time.monotonic() + PATIENCE_S
+        end = time.monotonic() + PATIENCE_S
         while self.health()[0] != 200:
             if self.process.poll() is not None or time.monotonic() > end:
-                raise SystemExit(log.read_text()[-4000:])
+                self.process.terminate()
+                raise SystemExit(f"{log.read_text()[-4000:]}\nthe server does not answer")
             time.sleep(0.5)
 
     def health(self) -> tuple[int | None, str]:
