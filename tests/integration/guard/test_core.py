@@ -150,7 +150,7 @@ TEXT = "Hello! " * 30000
 LONG = {
     "a text": [{"role": "user", "content": TEXT}],
     "a call": [{"role": "assistant", "tool_calls": [{"function": {"name": "pay", "arguments": TEXT}}]}],
-    "many messages": [{"role": "user", "content": ""}] * 20000 + [{"role": "user", "content": "x"}],
+    "many messages": [{"role": "user", "content": "y"}] * 20000 + [{"role": "user", "content": "x"}],
 }
 
 
