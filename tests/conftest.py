@@ -1,9 +1,14 @@
 import atexit
 import gc
+import os
 
 import pytest
 
 from tests.tiers import is_nightly
+
+for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):  # every server that a test asks is on this machine
+    os.environ.pop(name, None)
+    os.environ.pop(name.lower(), None)
 
 gc.disable()  # until all is imported: each collection would walk all of torch and find nothing
 

@@ -4,7 +4,6 @@ So are the processes that they start with this interpreter. All of them share on
 the environment long before: what must not depend on that runs in a fresh process.
 """
 
-import ctypes
 import importlib
 import multiprocessing
 import os
@@ -20,13 +19,11 @@ import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 AUDIT_LOG = "AUDIT_LOG"  # an environment variable: the file that takes every address that a socket is connected to
 _PATIENCE = 600  # seconds
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, from glibc's malloc.h
 _STOCK_EXECUTE_CHILD = subprocess.Popen._execute_child
 _SERVER = multiprocessing.get_context("forkserver")
 _PRELOADED = (
@@ -106,23 +103,6 @@ def run_forked(*arguments: str, cache: Path) -> tuple[int | None, str, str]:
     process = start_forked(*arguments, cache=cache)
     output, errors = process.communicate()
     return process.returncode, output, errors
-
-
-def call_forked(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What ``function`` returns in a process of its own, whose allocator gives freed memory back at once."""
-    ours, theirs = _SERVER.Pipe(duplex=False)
-    process = _SERVER.Process(target=_answer, args=(theirs, function, arguments))
-    process.start()
-    theirs.close()
-    found = ours.recv()
-    process.join(_PATIENCE)
-    return found
-
-
-def _answer(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
-        ctypes.CDLL(None).mallopt(option, 65536)
-    pipe.send(function(*arguments))
 
 
 def kill_when(process: Forked, reached: Callable[[], bool]) -> None:

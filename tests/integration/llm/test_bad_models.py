@@ -36,8 +36,7 @@ def test_a_model_that_repeats_itself_is_caught(capsys):
 @pytest.mark.parametrize(
     "nonsense",
     ["no JSON at all", '{"violation": []}', '{"violation": [{"role": "boss", "content": "x"}], "ok": 3}', "", None,
-     '{"ok": ' * 5000, '{"violation": [{"role": "user", "content": "   "}], "ok": [{"role": "user", "content": "x"}]}',
-     '{"violation": [{"role": "user", "content": "a"}], "ok": [{"role": "user", "content": "half \\ud800"}]}',
+     '{"violation": [{"role": "user", "content": "   "}], "ok": [{"role": "user", "content": "x"}]}',
      '{"violation": [{"role": "user", "content": "a"}], "ok": [{"role": "user", "content": "a"}]}',
      '{"violation": [{"role": "user", "content": "a"}], "ok": [{"role": "user", "content": "..."}]}'],
 )  # fmt: skip
@@ -151,17 +150,6 @@ def test_a_budget_in_money_needs_an_endpoint_that_counts(usage, capsys):
     assert generate(silent, "judge.input_price=1000", "judge.output_price=0", "generate.max_cost=5") == (2, 1)
     assert "generate.max_cost cannot hold; set generate.max_calls" in capsys.readouterr().err
     assert generate(silent, pairs=2) == (0, 2 + 4 * 3)
-
-
-@pytest.mark.parametrize("words", ["This response_format type is unavailable now", "max_tokens must be at most 1024"])
-def test_a_refused_request_says_why_and_is_asked_again(words, capsys):
-    refusal = (400, {}, {"error": {"message": words}})
-    refusing = lambda number, body: refusal if asks_for(body) == "cases" else honest(number, body)  # noqa: E731
-    assert generate(refusing, pairs=3) == (1, 1 + 3)
-    assert words in capsys.readouterr().err
-    assert generate(refusing, pairs=30) == (2, 20)
-    assert words in capsys.readouterr().err
-    assert generate(honest, pairs=3) == (0, 3 + 6 * 3)
 
 
 def test_an_endpoint_that_repeats_the_key_does_not_have_it_printed(monkeypatch, capsys):

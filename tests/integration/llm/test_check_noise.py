@@ -24,8 +24,6 @@ def judge(number: int, body: dict) -> object:
 def asked(tmp_path, monkeypatch):
     monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
     toy_rows(tmp_path / "train.jsonl", 80)
     toy_rows(tmp_path / "validation.jsonl", 40, seed=1)
     (tmp_path / "policy.yaml").write_text("id: toy\ntitle: No red\nrule: Nobody says red.\n")

@@ -16,12 +16,6 @@ POLICY = Policy("refunds", "No refunds", "Nobody promises a refund.")
 TALK = Conversation("c", (Message("user", "May I have my money back?"),))
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def ask(behaviour, **settings):
     """One question: the answer, what it took, and what the server saw."""
     with endpoint(behaviour) as server:

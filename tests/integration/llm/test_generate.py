@@ -11,18 +11,7 @@ from alora.config.schema import DataSettings
 from alora.data.splits import read_splits
 from alora.policy import read_policies
 from tests.forked import start_forked
-from tests.integration.llm.scripted import (
-    POLICY,
-    asks_for,
-    command,
-    generate,
-    honest,
-    pair,
-    report,
-    right,
-    rows,
-    vote,
-)
+from tests.integration.llm.scripted import POLICY, asks_for, command, generate, honest, pair, report, right, rows, vote
 from tests.unit.llm.endpoint import endpoint
 
 

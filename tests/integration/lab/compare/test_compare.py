@@ -42,10 +42,7 @@ def judge(number: int, body: dict) -> object:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-            patch.delenv(name, raising=False)
-        yield make_place(tmp_path_factory.mktemp("compare"))
+    return make_place(tmp_path_factory.mktemp("compare"))
 
 
 @pytest.fixture(scope="module")
@@ -146,27 +143,6 @@ def test_no_word_of_a_conversation_is_kept(compared):
     for file in [compared[1] / "compare.md", *compared[1].rglob("*.json*")]:
         assert not WORDS.search(file.read_text()), file
     assert WORDS.search((compared[1].parent / "test.jsonl").read_text())
-
-
-def test_a_policy_that_an_arm_cannot_do_costs_that_arm_alone(place, tmp_path, capsys):
-    """Blue has two rows of its second label: enough to learn from, too few to doubt labels by."""
-    rows = [json.loads(line) for line in (place / "train.jsonl").read_text().splitlines()]
-    for row in rows[3:]:
-        if row["labels"]["blue"] == "ok":
-            del row["labels"]["blue"]
-    few = tmp_path / "few.jsonl"
-    few.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    more = (f"data.train={few}", "compare.arms=[alora,alora_cleaned]", "compare.seeds=[0]", "training.max_steps=2")
-    assert main(["compare", *overrides(place, tmp_path / "run", *more)]) == 1
-    found = json.loads((tmp_path / "run/compare.json").read_text())
-    assert {(item["arm"], item["policy"]) for item in found["scores"]} == {
-        ("alora", "red"), ("alora", "blue"), ("alora_cleaned", "red")
-    }  # fmt: skip
-    assert "too few rows of a label to hold any out" in capsys.readouterr().out
-    table = (tmp_path / "run/compare.md").read_text()
-    assert "| aLoRA, doubtful rows left out (1 of 2 policies) |" in table
-    assert "| aLoRA |" in table
-    assert "| aLoRA - aLoRA, doubtful rows left out | mean of 1 |" in table
 
 
 def test_other_rows_or_settings_are_refused(compared, place, capsys):

@@ -11,11 +11,10 @@ from alora.cli import main
 from alora.config.schema import JudgeSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import Splits
-from alora.errors import AloraError, ConfigError, RunError
+from alora.errors import ConfigError, RunError
 from alora.lab.compare.compare_folder import ASK_AGAIN
 from alora.lab.compare.judged import ask_and_score, logits
 from alora.lab.compare.task import MethodRun, Task
-from alora.llm.client import FAILURES_IN_A_ROW, JudgeClient, NoAnswer
 from alora.llm.judge_prompt import Answer
 from alora.policy import Policy
 from tests.integration.lab.compare.places import make_place, overrides
@@ -24,12 +23,6 @@ from tests.unit.llm.endpoint import completion, endpoint, says
 POLICY = Policy("refunds", "No refunds", "Nobody promises a refund.")
 FILTER = (400, {}, {"error": {"message": "Filtered by the content management policy.", "code": "content_filter"}})
 UNKNOWN = (400, {}, {"error": {"message": "Bad request."}})
-
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def rows(name: str, count: int) -> tuple[LabelledConversation, ...]:
@@ -92,16 +85,6 @@ def test_an_endpoint_that_is_of_no_use_stops_early(behaviour, kind, words, tmp_p
         assert len(again.test.ids) == 60
 
 
-@pytest.mark.parametrize("answer", [NoAnswer.FAILED, NoAnswer.REFUSED])
-def test_the_key_in_its_url_is_not_shown(answer):
-    client = JudgeClient(JudgeSettings(url="https://me:S3cr3t@host/v1", model="m"))
-    for _ in range(FAILURES_IN_A_ROW - 1):
-        client._wear(answer)
-    with pytest.raises(AloraError, match=r"//\*\*\*@host/v1") as caught:
-        client._wear(answer)
-    assert "S3cr3t" not in str(caught.value)
-
-
 def test_a_confidence_never_ranks_below_the_label_that_was_given():
     for labels in (2, 3, 5):
         for confidence in (None, 0.0, 0.01, 0.4, 1 / labels, 0.95, 1.0):
@@ -127,22 +110,6 @@ def test_every_request_is_paid_for_once_over_all_calls(tmp_path):
             assert (facts["requests"], facts["failed_requests"]) == (stopped + 40, stopped - 30)
             assert (facts["input_tokens"], facts["output_tokens"]) == (70 * 100, 70 * 10)
             assert facts["cost"] == pytest.approx(70 * (100 * 2 + 10 * 10) / 1e6)
-
-
-def test_an_answer_holds_for_its_own_conversation_alone(tmp_path):
-    """Other words under the same id are another question."""
-    with endpoint(honest) as server:
-        recipe = Recipe(judge=JudgeSettings(url=server.url, model="m"))
-        changed = tuple(
-            LabelledConversation(
-                Conversation(row.conversation.id, (Message("user", f"changed {row.where}"),)), row.labels, row.where
-            )
-            for row in rows("new", 10)
-        )
-        for asked, test in ((20, rows("new", 10)), (30, changed)):
-            task = Task(recipe, (POLICY,), Splits((), rows("known", 10), test), {})
-            ask_and_score(task, MethodRun("judge"), tmp_path)
-            assert len(server.bodies) == asked
 
 
 @pytest.fixture(scope="module")
@@ -175,18 +142,6 @@ def test_a_judge_without_usable_answers_costs_no_other_arm_its_figures(place, tm
     assert found["left_out"]["judge"].keys() == {"red", "blue"}
     assert "12 of 24 validation and 12 of 24 test rows have an answer" in found["left_out"]["judge"]["red"]
     assert "| judge | red | 12 of 24" in (tmp_path / "run/compare.md").read_text()
-
-
-def test_another_judge_is_asked_in_its_place(place, tmp_path):
-    """The figures are those of the judge that the command names."""
-    run = tmp_path / "run"
-    with endpoint(lambda number, body: right(body)) as server:
-        given = (f"judge.url={server.url}", "judge.retries=0", "compare.arms=[judge]")
-        asked = []
-        for model in ("one", "one", "other"):
-            assert main(["compare", *overrides(place, run, *given, f"judge.model={model}")]) == 0
-            asked.append((len(server.bodies), _model(run)))
-    assert asked == [(96, "one"), (96, "one"), (192, "other")]
 
 
 def _model(run: Path) -> str:

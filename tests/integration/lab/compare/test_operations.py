@@ -21,7 +21,6 @@ from alora.cli import main
 from alora.config.schema import BaseSettings, DataSettings, EvaluationSettings, IdentitySettings
 from alora.data.labelled import read_multilabelled
 from alora.data.probes import probe_conversations
-from alora.data.splits import hold_out, rows_digest
 from alora.errors import BundleError, DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.predict import predict
@@ -173,41 +172,6 @@ def test_what_renders_otherwise_cannot_be_moved(place, battery):
     other = replace(bundle, golden=tuple(replace(row, prefix_sha256="0" * 64) for row in bundle.golden))
     with pytest.raises(BundleError, match="not those that it renders"):
         require_movable(other, base)
-
-
-def test_rows_come_from_the_run_where_none_are_given(place, capsys):
-    battery = place / "run/battery"
-    before = digests(battery)
-    command = ["recalibrate", f"artifact={battery}", "evaluation.bootstrap=20", "json=true"]
-    assert main([*command, f"output={place / 'again'}"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == "validation.jsonl"
-    assert digests(battery) == before
-
-
-def test_a_run_without_validation_rows_gives_those_that_it_held_out(place, tmp_path, capsys):
-    """Never those that it trained on."""
-    run = shutil.copytree(place / "run", tmp_path / "run")
-    written = (run / "run.yaml").read_text()
-    changed = written.replace(f"validation: {place / 'validation.jsonl'}", "validation: null")
-    assert changed != written
-    share = f"validation_share: {DataSettings().validation_share}"
-    assert share in changed
-    assert "folds: null" in changed
-    (run / "run.yaml").write_text(changed.replace(share, "validation_share: 0.3").replace("folds: null", "folds: 1"))
-    claim = json.loads((run / "inputs.json").read_text())
-    claim["settings"]["data"] |= {"validation_share": 0.3, "folds": 1}
-    bundles = load_battery(run / "battery")
-    rows = read_multilabelled(str(place / "train.jsonl"), DataSettings(), [bundle.policy for bundle in bundles])
-    train, held_out = hold_out(rows, 0.3)
-    assert len(train) > len(held_out)
-    claim["inputs"] |= {"train rows": rows_digest(train), "validation rows": rows_digest(held_out)}
-    (run / "inputs.json").write_text(json.dumps(claim))
-    assert main(["recalibrate", f"artifact={run / 'battery'}", "evaluation.bootstrap=20", "json=true"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == "rows that the run held out of train.jsonl"
-    bundles = load_battery(run / "battery")
-    assert [bundle.manifest.operating_point.rows for bundle in bundles] == [len(held_out)] * 2
-    assert main(["recalibrate", f"artifact={run / 'battery/red'}", "evaluation.bootstrap=20", "json=true"]) == 0
-    assert load_bundle(run / "battery/red").manifest.operating_point == bundles[0].manifest.operating_point
 
 
 def test_rows_that_choose_nothing_change_nothing(place, battery, tmp_path, capsys):
