@@ -13,15 +13,7 @@ import torch
 
 import alora.atomic
 from alora.adapter.folder import AdapterSpec, AdapterWeights, save_adapter, save_tensors
-from alora.atomic import (
-    part,
-    remove_own,
-    replace_folder,
-    sweep,
-    whole,
-    write_json,
-    write_text,
-)
+from alora.atomic import part, remove_own, replace_folder, sweep, whole, write_json, write_text
 from tests.integration.bad_input.conftest import tree
 
 
@@ -43,13 +35,6 @@ def test_a_full_disk_names_the_file(tmp_path):
     with pytest.raises(OSError, match="No space") as full, whole(tmp_path / "a"):
         raise OSError(errno.ENOSPC, "No space left on device")  # as Python's and Arrow's writes do
     assert full.value.filename == str(tmp_path / "a")
-
-
-def test_a_folder_in_the_place_is_an_error_and_nothing_stays_beside(tmp_path):
-    (tmp_path / "place").mkdir()
-    with pytest.raises(OSError, match="place"):
-        write_text(tmp_path / "place", "text")
-    assert [path.name for path in tmp_path.iterdir()] == ["place"]
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077, 0o002])
@@ -137,12 +122,6 @@ def test_a_replaced_folder_is_there_at_every_moment(tmp_path):
 def test_two_renames_would_be_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(alora.atomic, "_exchange", lambda first, second: False)
     assert missing_while_replaced(tmp_path, 20000) > 0
-
-
-def test_a_folder_that_cannot_be_replaced_is_an_error(tmp_path):
-    with pytest.raises(OSError, match="nothing"):
-        replace_folder(tmp_path / "nothing", filled(tmp_path / "place", "old"))
-    assert (tmp_path / "place" / "file").read_text() == "old"
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".git", ".hidden"])

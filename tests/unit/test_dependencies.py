@@ -110,7 +110,7 @@ def hide(find):
     return lambda name, *rest: None if name.split(".")[0] in {hidden} else find(name, *rest)
 for finder in sys.meta_path:
     finder.find_spec = hide(finder.find_spec)
-import {module}
+import {modules}
 """
 
 
@@ -121,15 +121,16 @@ def test_the_client_group_asks_for_what_the_package_asks_for():
     assert set(CLIENT) <= set(NEEDED)
 
 
-@pytest.mark.parametrize("module", ["alora", *LIGHT])
-def test_the_light_core_imports_without_any_other_package(module):
+def test_the_light_core_imports_without_any_other_package():
     packages = {name: name.replace("-", "_") for name in {**NEEDED, **EXTRA} if name not in CLIENT}
     hidden = {"hydra", "sklearn", "numpy", "tokenizers"} | set(packages.values())
-    subprocess.run([sys.executable, "-c", WITHOUT.format(hidden=hidden, module=module)], check=True)
+    subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(hidden=hidden, modules=", ".join(["alora", *LIGHT]))], check=True
+    )
 
 
 def test_a_package_that_is_hidden_is_not_found():
-    run = [sys.executable, "-c", WITHOUT.format(hidden={"torch"}, module="alora.prefix.scorer")]
+    run = [sys.executable, "-c", WITHOUT.format(hidden={"torch"}, modules="alora.prefix.scorer")]
     assert "No module named 'torch'" in subprocess.run(run, capture_output=True, text=True, check=False).stderr
 
 

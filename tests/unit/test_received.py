@@ -9,17 +9,7 @@ import pytest
 
 from alora import received
 from alora.errors import BundleError
-from alora.received import (
-    CHANGED,
-    DAMAGED,
-    NEWER,
-    NOT_OURS,
-    Folder,
-    decode,
-    file_record,
-    read_record,
-    require_sealed,
-)
+from alora.received import CHANGED, DAMAGED, NEWER, NOT_OURS, Folder, decode, file_record, read_record, require_sealed
 from alora.text import content_digest
 
 REMEDY = "write it again"

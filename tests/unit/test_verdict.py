@@ -93,23 +93,17 @@ def test_wrong_number_of_logits():
         make_verdict(POLICY, [0.0, 1.0, 2.0], OperatingPoint(), "d")
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
-def test_a_temperature_that_is_none(temperature):
-    with pytest.raises(ConfigError, match="positive number"):
-        OperatingPoint(temperature=temperature)
-
-
-@pytest.mark.parametrize("threshold", [-0.1, math.nan, math.inf])
-def test_a_threshold_that_is_none(threshold):
-    with pytest.raises(ConfigError, match="probability"):
-        OperatingPoint(threshold=threshold)
-
-
-@pytest.mark.parametrize("bias", [math.nan, math.inf, 100.1])
-def test_a_bias_that_is_no_bound_number_is_refused(bias):
-    assert OperatingPoint(bias=-100.0).bias == -100.0
-    with pytest.raises(ConfigError, match="calibration bias"):
-        OperatingPoint(bias=bias)
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        *(("temperature", bad) for bad in (0.0, -1.0, math.nan, math.inf)),
+        *(("threshold", bad) for bad in (-0.1, math.nan, math.inf)),
+        *(("bias", bad) for bad in (math.nan, math.inf, 100.1)),
+    ],
+)
+def test_an_operating_point_that_is_none(field, bad):
+    with pytest.raises(ConfigError, match=field):
+        OperatingPoint(**{field: bad})
 
 
 def test_importing_verdict_does_not_import_torch():

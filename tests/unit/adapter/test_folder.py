@@ -88,6 +88,7 @@ def test_the_digest_changes_with_whatever_changes_answers():
         ("alora_invocation_tokens", []),
         ("alora_invocation_tokens", ["<policy>"]),
         ("peft_type", "LOHA"),
+        ("r", 0),
     ],
 )
 def test_what_alora_does_not_run_is_refused_by_name(folder, key, value):

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from safetensors.torch import load_file
 
 from alora.base.load import load_base, load_skeleton
 from alora.config.schema import BaseSettings
@@ -61,20 +60,6 @@ def test_a_config_chooses_no_attention(folder, kernel):
     assert [model.config._attn_implementation for model in models] == ["sdpa"] * 3
 
 
-def index(folder, name):
-    tensors = load_file(folder / name)
-    content = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(tensors, name)}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(content))
-
-
-def elsewhere(folder, name):
-    """The index names other weights below or above, and what it should name lies where it looks right."""
-    (folder / "sub").mkdir()
-    other(folder / name)
-    index(folder, name)
-    (folder / "model.safetensors").rename(folder / "z.safetensors")
-
-
 def other(file):
     """Weights of another base."""
     toy_model("qwen3", seed=2, vocab=len(toy_tokenizer("qwen3"))).save_pretrained(file.parent / "other")
@@ -86,11 +71,6 @@ def in_front(folder):
     other(folder / "model.safetensors")
 
 
-def both(folder):
-    other(folder / "model-1.safetensors")
-    index(folder, "model-1.safetensors")
-
-
 def named(folder):
     other(folder / "other.safetensors")
     (folder / "other.safetensors").rename(folder / "other" / "model.safetensors")
@@ -98,23 +78,9 @@ def named(folder):
     (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": "other/model.safetensors"}))
 
 
-def adapted(folder):
-    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "x"}))
-
-
-OTHERS = {
+OTHERS = {  # what else they would read, unit/base/test_weight_files.py has
     "in front": (in_front, r"z\.safetensors: the weights are in 'model\.safetensors' .*; move it elsewhere"),
-    "below": (
-        lambda folder: elsewhere(folder, "sub/m.safetensors"),
-        r"'sub/m\.safetensors' by .*no file of this folder",
-    ),
-    "above": (
-        lambda folder: elsewhere(folder, "../m.safetensors"),
-        r"'\.\./m\.safetensors' by .*no file of this folder",
-    ),
-    "both": (both, r"transformers reads model\.safetensors, and vLLM what .*index\.json names; remove one of the two"),
     "named": (named, r"transformers_weights in its config names a file .*; call it model\.safetensors"),
-    "adapted": (adapted, r"adapter_config\.json: transformers would load an adapter .*; move it elsewhere"),
 }
 
 

@@ -6,12 +6,9 @@ from collections import Counter
 import pytest
 
 from alora.batch.sample import DISAGREES, STRATUM, UNCERTAIN, sample
-from alora.batch.verdict_folder import RefusedRow, VerdictFolder
 from alora.cli import main
 from alora.config.schema import DataSettings
-from alora.data.conversation import stream_conversations
 from alora.data.labelled import read_labelled
-from alora.data.messages import as_row
 from alora.errors import ConfigError
 from alora.policy import Policy
 from tests.unit.batch.cases import log, probability, verdicts
@@ -92,38 +89,6 @@ def test_another_log_leaves_no_file(place, tmp_path, capsys):
     assert main(["label", f"verdicts={place}", f"data={other}", f"output={tmp_path / 'rows.jsonl'}"]) == 2
     assert "holds other rows" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir() if "rows" in path.name] == []
-
-
-def test_verdicts_on_no_row_leave_nothing_to_label(source, tmp_path, capsys):
-    job = {
-        "rows": ROWS,
-        "rows_digest": "0a",
-        "time": None,
-        "policies": {"advice": {"adapter": "0a" * 32, "threshold": 0.5}},
-        "shard_rows": ROWS,
-    }
-    with VerdictFolder(tmp_path / "none", job) as folder:
-        folder.write(0, [RefusedRow(row, f"{source}:{row + 1}", ["too long"]) for row in range(ROWS)])
-        folder.finish()
-    output = tmp_path / "rows.jsonl"
-    assert main(["label", f"verdicts={tmp_path / 'none'}", f"data={source}", f"output={output}"]) == 1
-    assert "holds a verdict on no row" in capsys.readouterr().err
-    assert not output.exists()
-
-
-def test_a_row_that_is_written_out_reads_back_as_the_same_conversation(tmp_path):
-    call = {"function": {"name": "find", "arguments": '{"id": 3}'}}
-    messages = [
-        {"role": "user", "content": "a\u2028b", "name": "Ann"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "content": "found", "name": "find"},
-    ]
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps({"messages": messages, "id": "x"}))
-    ((_, first),) = stream_conversations(str(file))
-    file.write_text(json.dumps(as_row(first.conversation)))
-    ((_, again),) = stream_conversations(str(file))
-    assert again == first
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows", "link.jsonl"])

@@ -7,7 +7,6 @@ import pyarrow.parquet
 import pytest
 
 from alora.batch.sample import sample
-from alora.batch.stored_verdicts import tables
 from alora.batch.verdict_report import Summary
 from alora.errors import RunError
 from tests.unit.batch.cases import log, verdicts
@@ -75,31 +74,6 @@ def test_columns_of_something_else_are_refused(columns, place):
         Summary(place, 5)
 
 
-@pytest.mark.parametrize("name", ["v.parquet", "v/verdicts-00000.parquet"])
-def test_a_changed_byte_of_any_page_is_refused(name, tmp_path):
-    place = verdicts(tmp_path / name.partition("/")[0], log(tmp_path, ROWS))
-    columns = pyarrow.parquet.ParquetFile(tmp_path / name).metadata.row_group(0)
-    Summary(place, 5)
-    content = (tmp_path / name).read_bytes()
-    for at in range(columns.num_columns):
-        column, changed = columns.column(at), bytearray(content)
-        end = (column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size
-        changed[end - 1] ^= 1
-        if column.path_in_schema.rpartition("_")[2] not in ("tokens", "truncated", "threshold", "adapter"):  # not read
-            (tmp_path / name).write_bytes(changed)
-            with pytest.raises(RunError, match="holds no verdicts that can be used"):
-                Summary(place, 5)
-
-
 def test_a_probability_at_the_threshold_is_flagged(tmp_path):
     place = verdicts(tmp_path / "v.parquet", log(tmp_path, ROWS), of=lambda number, policy: 0.5 if number % 2 else 0.4)
     assert Summary(place, 5).flagged_P.tolist() == [ROWS // 2, ROWS // 2]
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "verdicts-00001.parquet"])
-def test_a_folder_leads_nowhere_else(name, tmp_path):
-    place = verdicts(tmp_path / "v", log(tmp_path, ROWS))
-    moved = (place / name).rename(tmp_path / "moved")
-    (place / name).symlink_to(moved)
-    with pytest.raises(RunError, match=f"{name} is "):
-        list(tables(place, ["row"]))

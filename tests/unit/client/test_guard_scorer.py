@@ -12,7 +12,7 @@ from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.transport import Full, Http, Unreachable, Waiting, refusal
 from alora.wire.native import GuardResponse, PolicyCard, PolicyVerdict, Timing, Usage
-from tests.unit.test_transport import raw, server
+from tests.unit.test_transport import server
 
 POLICY = PolicyCard(policy="advice", title="Advice", adapter="advice@" + "ab" * 8, digest="ab" * 8, action="block",
                     tags=(), labels=("violation", "ok"), threshold=0.5)  # fmt: skip
@@ -131,15 +131,6 @@ def test_a_guard_that_is_starting_again_is_waited_for(guard):
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(Unreachable) as caught:
             Waiting(Http)(lambda http: http.exchange(url, None, 5))
-    answers[:] = [caught.value]
-    assert client.score(talk("one")).verdicts[0].probability == 0.25
-    assert waits == [1]
-
-
-def test_a_guard_that_goes_down_in_the_middle_of_a_request_is_waited_for(guard):
-    client, answers, waits = guard
-    with raw(b"") as url, pytest.raises(Unreachable) as caught:
-        Waiting(Http)(lambda http: http.exchange(url, {}, 5))
     answers[:] = [caught.value]
     assert client.score(talk("one")).verdicts[0].probability == 0.25
     assert waits == [1]

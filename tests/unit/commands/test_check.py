@@ -8,17 +8,7 @@ from dataclasses import replace
 import pytest
 
 from alora.commands.check import run
-from alora.config.schema import (
-    BaseSettings,
-    ColumnSettings,
-    DataSettings,
-    PolicySettings,
-    PromptSettings,
-    Recipe,
-)
-from alora.data.splits import read_splits
-from alora.errors import DataError
-from alora.policy import Policy
+from alora.config.schema import BaseSettings, DataSettings, PolicySettings, PromptSettings, Recipe
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import toy_tokenizer
 
@@ -62,33 +52,6 @@ def test_sound_rows_are_ready_and_summed_up(tmp_path, base, capsys):
     assert [line.split()[:4] for line in out.splitlines() if line.startswith(("train ", "test "))] == [
         ["train", "40", "20", "20"], ["test", "20", "10", "10"]
     ]  # fmt: skip
-
-
-def test_rows_of_one_group_cannot_be_split(tmp_path, base, capsys):
-    train = write(tmp_path, "train.jsonl", [one | {"shop": "a"} for one in rows(200)])
-    assert run(recipe(base, DataSettings(train=train, columns=ColumnSettings(group="shop")))) == 2
-    out = capsys.readouterr().out
-    assert "error: validation: all 200 rows are of one group, 'a'" in out
-    assert "1 error, 0 warnings" in out
-
-
-def test_speakers_that_are_seen_and_not_read_are_an_error_in_check_and_train_alike(tmp_path, base, capsys):
-    def chats(opening, every, word):
-        given = [item["messages"][0]["content"] for item in rows(word=word)]
-        texts = [f"{opening * (n % every == 0)}Agent: {text}\nCaller: yes" for n, text in enumerate(given)]
-        return [{"chat": text, "label": ("violation", "ok")[n % 2]} for n, text in enumerate(texts)]
-
-    for opening, role_map, wrong in (("", {}, 0), ("Chat started by visitor\n", {}, 10), ("", {"Caller": "user"}, 0)):
-        train, validation = chats(opening, 4, "talk"), chats("", 1, "sing")
-        files = [write(tmp_path, name, made) for name, made in (("t.jsonl", train), ("v.jsonl", validation))]
-        data = DataSettings(train=files[0], validation=files[1], role_map=role_map)
-        run(recipe(base, data, json=True))
-        report = json.loads(capsys.readouterr().out)
-        assert [(item["code"], item["count"]) for item in report["findings"]] == [("TRANSCRIPT", wrong)] * bool(wrong)
-        if wrong:
-            with pytest.raises(DataError) as caught:
-                read_splits(data, [Policy("p", "T", "R")])
-            assert [(item.code, item.count) for item in caught.value.findings] == [("TRANSCRIPT", wrong)]
 
 
 def test_wrong_labels_of_every_policy_are_told_in_every_split(tmp_path, base, capsys):
@@ -290,21 +253,3 @@ def test_rows_as_tokens(tmp_path, base, capsys, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert run(shown) == 0
     assert "\x1b" not in capsys.readouterr().out
-
-
-def test_a_policy_without_a_test_row_is_an_error_as_training_leaves_it_out(tmp_path, base, capsys):
-    def labelled(names, word):
-        labels = [dict.fromkeys(names, label) for label in ("violation", "ok")]
-        return [{"prompt": f"{word} {n} {'abcdefgh'[n % 8]}", "labels": labels[n % 2]} for n in range(60)]
-
-    policies = write(tmp_path, "two.yaml", [json.dumps([{"id": "a", "rule": "R."}, {"id": "b", "rule": "R."}])])
-    data = DataSettings(
-        train=write(tmp_path, "train.jsonl", labelled("ab", "talk")),
-        validation=write(tmp_path, "validation.jsonl", labelled("ab", "chat")),
-        test=write(tmp_path, "test.jsonl", labelled("a", "note")),
-    )
-    told = Recipe(base=BaseSettings(source=base), policy=PolicySettings(file=policies), policies=["*"], data=data)
-    assert run(told) == 2
-    assert (
-        "error: b: test: no row is labelled for it; add rows, or leave it out [UNLABELLED]" in capsys.readouterr().out
-    )

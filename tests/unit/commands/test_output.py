@@ -1,7 +1,6 @@
 """What a command says."""
 
 import json
-import os
 
 import pyarrow
 import pytest
@@ -52,22 +51,14 @@ def test_received_text_does_not_steer_the_terminal(capsys):
 NO_REPORTS = {
     "a conversation": '{"messages": [{"role": "user", "content": "Hi"}]}',
     "rows": '{"messages": []}\n{"messages": []}\n',
-    "a list": "[]",
-    "nothing": "",
     "a text": "Dear diary",
     "rows of one's own": '{"conversation": [{"role": "user", "content": "Hi"}], "verdicts": {"anna": "ok"}}',
     "verdicts with a column of one's own": (
         '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": [], "human": "ok"}'
     ),
-    "verdicts of which the last has one": (
-        '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": []}\n' * 3
-        + '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": [], "human": "ok"}\n'
-    ),
     "verdicts with a word in one": (
         '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": [{"policy": "p", "human": "ok"}]}'
     ),
-    "cut": '{"conversation": "c", "verd',
-    "deep": "[" * 100_000,
 }
 REPORTS = {
     "verdicts": {"conversation": "c", "prefix_tokens": 1, "truncation": None, "verdicts": []},
@@ -123,9 +114,8 @@ def test_a_report_replaces_a_report(name, tmp_path):
 
 
 def test_a_report_replaces_nothing_that_is_no_file(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "nowhere").symlink_to("missing")
-    for place in (tmp_path, tmp_path / "pipe", tmp_path / "nowhere", "/dev/null"):
+    for place in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ConfigError, match="is not a report"):
             report_file(place)
 

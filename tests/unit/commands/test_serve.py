@@ -49,15 +49,6 @@ def test_an_address_that_is_not_this_machines_is_named(host, said):
         serve.run(Recipe(serving=ServingSettings(host=host)))
 
 
-def test_a_port_that_was_just_left_is_free(taken, started):
-    with socket.create_server(("127.0.0.1", 0)) as before:
-        port = before.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)):
-            before.accept()[0].close()  # the server's side waits from now on
-    assert serve.run(Recipe(serving=ServingSettings(port=port))) == 0
-    assert len(started) == 1
-
-
 def test_vllms_own_options_say_where_it_listens(taken, started):
     settings = ServingSettings(port=taken, arguments=["--port=8123"])
     assert serve.run(Recipe(serving=settings)) == 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from alora.config.paths import absolute_paths, configs_folder, recipes_folder
+from alora.config.paths import absolute_paths
 from alora.config.schema import Recipe
 from alora.errors import ConfigError
 
@@ -82,8 +82,3 @@ def test_several_bundles(places):
     assert absolute_paths(recipe, "score", places).bundles == [str(place / place.name) for place in places[:2]]
     with pytest.raises(ConfigError, match="bundles: there is no 'other'"):
         absolute_paths(Recipe(bundles=["cwd", "other"]), "score", places)
-
-
-def test_alora_brings_its_configs_and_recipes():
-    assert (configs_folder() / "config.yaml").is_file()
-    assert (recipes_folder() / "quickstart.yaml").is_file()

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from alora.data.conversation import Conversation, Message, read_conversation
-from alora.text import read_whole
 from tests.unit.data.rows import row
 
 
@@ -18,11 +17,3 @@ def test_a_conversation_from_a_file_and_from_standard_input(tmp_path, monkeypatc
     assert read_conversation(str(path)).messages == (Message("user", "Hi"),)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
     assert read_conversation("-") == Conversation("standard input", (Message("user", "Hi"),))
-
-
-def test_what_is_read_has_an_end(tmp_path):
-    path = tmp_path / "f"
-    path.write_bytes(b"x" * 11)
-    assert read_whole(path, 11) == b"x" * 11
-    with pytest.raises(OSError, match="is longer than"):
-        read_whole(path, 10)

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from alora.config.schema import DataSettings, PromptSettings, Recipe, TrainingSettings
+from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.held_out import FEW_ROWS, USUAL_FOLDS, fold_rows, hold_out
-from alora.data.splits import Splits, data_settings, read_splits
+from alora.data.splits import Splits, read_splits
 from alora.policy import Policy
 
 POLICY, OTHER = Policy("p", "T", "R"), Policy("q", "T", "R")
@@ -95,12 +95,3 @@ def test_validation_rows_of_the_users_own_leave_no_folds(tmp_path):
     assert read_splits(DataSettings(train=train), [POLICY])[0].folded == {"p"}
     given, _ = read_splits(DataSettings(train=train, validation=validation), [POLICY])
     assert (given.folded, len(given.train), len(given.validation)) == (frozenset(), 40, 10)
-
-
-def test_what_trains_without_folds_is_given_none():
-    for recipe in (
-        Recipe(training=TrainingSettings(engine="trl")),
-        Recipe(prompt=PromptSettings(truncation="windows")),
-    ):
-        assert data_settings(recipe).folds == 1
-    assert data_settings(Recipe()).folds is None

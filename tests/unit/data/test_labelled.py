@@ -26,8 +26,6 @@ def test_rows_in_order_with_ids_and_places(tmp_path):
 BAD_ROWS = {
     "truncated": ('{"messages": [{"role": "user", "cont', "NOT_JSON"),
     "an array": ("[1, 2]", "ROW_KIND"),
-    "a number": ("3", "ROW_KIND"),
-    "a huge label": (row(label="x" * 100_000), "LABEL_UNKNOWN"),
     "not UTF-8": (b'{"messages": "caf\xe9"}', "NOT_UTF8"),
     "unknown label": (row(label="maybe"), "LABEL_UNKNOWN"),
     "null label": (row(label=None), "LABEL_MISSING"),
@@ -47,7 +45,6 @@ BAD_ROWS = {
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "label": "ok"},
         "CONTENT_PART",
     ),
-    "a part of no kind": ({"messages": [{"role": "user", "content": [3]}], "label": "ok"}, "CONTENT_PART"),
     "a tool call without a name": (
         {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}, *row()["messages"]], "label": "ok"},
         "TOOL_CALL",
@@ -56,7 +53,6 @@ BAD_ROWS = {
     "lone surrogate": (row("a\ud800"), "NOT_UNICODE"),
     "lone surrogate in an id": (row(id="a\ud800"), "NOT_UNICODE"),
     "id of a wrong type": (row(id=[1]), "ID_KIND"),
-    "id of a truth value": (row(id=True), "ID_KIND"),
     "label in other letters": (row(label="OKAY"), "LABEL_UNKNOWN"),
     "labels of a wrong type": ({"messages": row()["messages"], "labels": "ok"}, "LABELS_KIND"),
     "unknown label of many": ({"messages": row()["messages"], "labels": {"p": "x"}}, "LABEL_UNKNOWN"),
@@ -159,12 +155,6 @@ def test_rows_that_name_no_policy_are_nobody_s_where_others_name_another(tmp_pat
     assert findings.notes == {"a row that names no policy is read as one of p, which others name": 5}
 
 
-@pytest.mark.parametrize("named", [["p"], ["q"], [], {"id": "q"}, {}])
-def test_a_policy_that_is_no_text_is_not_the_only_one(tmp_path, named):
-    with pytest.raises(DataError, match=r"'policy' is (list|dict) .* names one of p; write it there.*POLICY_UNKNOWN"):
-        read(jsonl(tmp_path, row("mine", policy="p"), row(policy=named)))
-
-
 def test_a_table_with_a_column_for_each_policy(tmp_path):
     path = tmp_path / "wide.csv"
     path.write_text("chat,is_p,is_q,label\nHi,yes,,a\nHo,no,YES,b\n")
@@ -251,7 +241,6 @@ def test_what_is_wrong_with_one_policys_labels_is_gathered_apart_and_costs_no_ot
         ("refuse\u0301", {}),
         ("REFUSÉ ", {}),
         ("ｒｅｆｕｓé", {}),
-        ("Ｙｅｓ", {"yes": "refusé"}),
         (" Yes", {"yes": "refusé"}),
         ("YES", {"yes": "refusé", "Yes ": "refusé"}),
     ],

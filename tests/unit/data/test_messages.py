@@ -6,7 +6,7 @@ import pytest
 
 from alora.config.schema import ColumnSettings
 from alora.data.messages import Message, ToolCall
-from tests.unit.data.rows import SPOKEN_BY, TURNS, read_one
+from tests.unit.data.rows import TURNS, read_one
 
 PHOTO = {"type": "image_url", "image_url": {"url": "x"}}
 
@@ -80,48 +80,20 @@ def test_messages_that_are_cut_short_are_no_text(cell, column):
 
 
 @pytest.mark.parametrize(
-    "row",
-    [
-        {"messages": TURNS},
-        {"messages": json.dumps(TURNS)},
-        {"conversations": [{"from": "human", "value": "Hi"}]},
-    ],
+    "row", [{"messages": TURNS}, {"messages": json.dumps(TURNS)}, {"conversations": [{"from": "human", "value": "Hi"}]}]
 )
 def test_a_system_text_next_to_a_list_of_messages_is_the_first_of_them(row):
     conversation, findings = read_one(row | {"system": "Be kind."})
     assert conversation.messages == (Message("system", "Be kind."), Message("user", "Hi"))
     (name,) = row
     assert findings.notes[f"'system' is read as the first message, before {name!r}"] == 1
-    for blocks in ([{"text": "Be kind."}], [{"type": "text", "text": "Be"}, "kind."], '[{"text": "Be kind."}]'):
-        first, user = read_one(row | {"system": blocks})[0].messages
-        assert (first.role, first.content.split(), user.content) == ("system", ["Be", "kind."], "Hi")
-    for text in ('{"tone": "kind"}', "[Be kind.]"):
-        assert read_one(row | {"system": text})[0].messages[0] == Message("system", text)
-    assert read_one(row | {" System": "Be kind."})[0].messages[0] == Message("system", "Be kind.")
+    first, user = read_one(row | {"system": [{"type": "text", "text": "Be"}, "kind."]})[0].messages
+    assert (first.role, first.content.split(), user.content) == ("system", ["Be", "kind."], "Hi")
     assert read_one(row | {"SYSTEM": "SAP", "system": "Be kind."})[0].messages[0] == Message("system", "Be kind.")
-    (finding,) = read_one(row | {"system": [{"cachePoint": {"type": "default"}}]})[1].all()
-    assert "'system': content holds dict {'cachePoint'" in f"{finding.where}: {finding.problem}"
-    for nothing in ("", None):
-        assert read_one(row | {"system": nothing, "System": "Be kind."})[0].messages[0] == Message("system", "Be kind.")
-    chat = {"messages": "Customer: hi\nAgent: hello", "system": "Be kind."}
-    assert [m.role for m in read_one(chat, role_map=SPOKEN_BY)[0].messages] == ["system", "user", "assistant"]
-    for name in ("text", "prompt"):
-        conversation, findings = read_one({name: "Hi", "system": "Be kind."})
-        assert [(m.role, m.content) for m in conversation.messages] == [("system", "Be kind."), ("user", "Hi")]
-        assert not [note for note in findings.notes if "not read" in note]
     for nothing in ("", " ", None, 3, {"text": "Be kind."}, [], [{"text": ""}]):
         conversation, findings = read_one(row | {"system": nothing})
         assert conversation.messages == (Message("user", "Hi"),)
         assert findings.notes["'system' is not read: it is no text"] == (nothing == 3 or isinstance(nothing, dict))
-
-
-@pytest.mark.parametrize("named", ["label", "labels", "id", "group", "time"])
-def test_a_system_that_another_setting_names_is_no_message(named):
-    conversation, findings = read_one(
-        {"messages": TURNS, "system": "ok"}, columns=ColumnSettings(messages="messages", **{named: "system"})
-    )
-    assert conversation.messages == (Message("user", "Hi"),)
-    assert not findings.notes
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "System"])
@@ -139,14 +111,6 @@ def test_two_system_messages_that_differ_are_refused(role):
     )
     _, findings = read_one({"messages": TURNS, "system": "\ud800"})
     assert [finding.code for finding in findings.all()] == ["NOT_UNICODE"]
-
-
-@pytest.mark.parametrize("write", [json.dumps, str])
-def test_messages_in_one_of_several_columns_are_turns(write):
-    conversation, _ = read_one(
-        {"history": write(TURNS), "response": "Ho"}, columns=ColumnSettings(messages="history,response")
-    )
-    assert conversation.messages == (Message("user", "Hi"), Message("assistant", "Ho"))
 
 
 @pytest.mark.parametrize(
@@ -280,25 +244,3 @@ def test_a_tool_call_of_which_a_part_would_be_lost_is_refused(call, keys):
         (finding,) = findings.all()
         assert finding.code == "TOOL_CALL"
         assert finding.problem == f"a tool call has {keys} next to its arguments; make it one of them"
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        {"role": "assistant", "tool_calls": "x"},
-        {"role": "assistant", "tool_calls": [{"function": {"name": ["x"]}}]},
-        {"role": "assistant", "tool_calls": [3]},
-        {"role": "tool", "content": "x", "name": 3},
-        {"role": "tool", "content": "x", "name": "\ud800"},
-        {"role": "assistant", "tool_calls": [{"name": "f", "arguments": "\ud800"}]},
-        {"role": ["user"], "content": "x"},
-        {"from": "human"},
-        {"role": "user", "content": [{"text": 3}]},
-        {"role": "user", "content": {"a": 1}},
-    ],
-)
-def test_what_is_no_message(item):
-    conversation, findings = read_one({"messages": [item, {"role": "user", "content": "Hi"}]})
-    assert conversation is None
-    assert findings.count == 1
-    assert findings.all()[0].where == "f:1: message 1"

@@ -1,46 +1,14 @@
 """Parquet: read as lines are."""
 
-import datetime
-import decimal
-
 import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from alora.config.schema import DataSettings
 from alora.data import sources
 from alora.data.findings import Findings
-from alora.data.labelled import read_labelled
 from alora.errors import DataError
-from alora.policy import Policy
 from tests.unit.data.rows import jsonl, read, row
-
-
-@pytest.mark.parametrize(
-    "column",
-    [pyarrow.array([b"\xff"]).view(pyarrow.string()), pyarrow.array([2**31 - 1], pyarrow.date32())],
-    ids=["not UTF-8", "a day that Python has not"],
-)
-def test_parquet_that_python_cannot_hold(column, tmp_path):
-    path = tmp_path / "rows.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"label": column}), path)
-    with pytest.raises(DataError, match=r"rows.parquet: not a Parquet file that can be read"):
-        read(str(path))
-
-
-@pytest.mark.parametrize("value", [datetime.date(2020, 1, 1), decimal.Decimal("1.5"), b"\xff"])
-@pytest.mark.parametrize("place", ["arguments", "content"])
-def test_parquet_values_that_json_has_no_form_for(place, value, tmp_path):
-    call = {"function": {"name": "book", "arguments": {"when": value}}}
-    message = {
-        "arguments": {"role": "assistant", "content": None, "tool_calls": [call]},
-        "content": {"role": "tool", "content": {"when": value}},
-    }[place]
-    path = tmp_path / "rows.parquet"
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": [message], "label": "ok"}]), path)
-    with pytest.raises(DataError, match=r"rows.parquet:1: message 1: holds dict .* which JSON has no form for"):
-        read_labelled(str(path), DataSettings(), Policy("p", "P", "Rule."))
 
 
 def test_parquet_reads_as_jsonl_does(tmp_path):
@@ -93,21 +61,3 @@ def test_class_names_of_the_file_and_of_the_card_stand_next_to_each_other(tmp_pa
     datasets.Dataset.from_dict({"a": [1], "b": [1], "c": [1]}, features).to_parquet(path)
     (row,) = sources._read_parquet(path, "rows", {"b": ["no", "yes"]})
     assert row.value == {"a": "violation", "b": "yes", "c": 1}
-
-
-def test_parquet_gives_every_kind_of_value_as_it_is(tmp_path):
-    path = tmp_path / "rows.parquet"
-    rows = [
-        {"messages": [{"role": "user", "content": "a"}], "label": "ok", "n": 1, "x": 0.5, "big": b"b", "t": True},
-        {"messages": None, "label": None, "n": None, "x": None, "big": None, "t": None},
-        {
-            "messages": [{"role": "user", "content": "é" * 9}] * 3,
-            "label": "ok",
-            "n": 2,
-            "x": 2.5,
-            "big": b"",
-            "t": False,
-        },
-    ] * 700
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    assert [row.value for row in sources.read_rows(str(path), Findings())] == rows

@@ -40,11 +40,7 @@ def test_odd_but_sound_files(tmp_path, rows):
         ("a.jsonl", json.dumps(row()).encode("utf-16-le"), "not JSON"),
         ("a.jsonl.gz", b"\x1f\x8b\x08\x00", "its gzip data is damaged"),
         ("a.jsonl.gz", gzip.compress(json.dumps(row()).encode(), mtime=0)[:-4], "its gzip data is damaged"),
-        (
-            "a.jsonl",
-            b'{\n  "label": "ok"\n}\n{\n  "label": "ok"\n}\n',
-            "Extra data.*one object per line",
-        ),
+        ("a.jsonl", b'{\n  "label": "ok"\n}\n{\n  "label": "ok"\n}\n', "Extra data.*one object per line"),
         ("a.json", b"[", "not JSON"),
         ("a.json", b"[1, 2", "not JSON"),
         ("a.json", b'[{"label": "\xff"}]', "not UTF-8"),
@@ -92,17 +88,6 @@ def test_the_name_of_a_format_is_no_data_set(name, tmp_path, monkeypatch):
         (tmp_path / file).write_text("prompt,label\nhello,ok\n")
     with pytest.raises(DataError, match=f"as OWNER/NAME, and {name} is none"):
         next(sources.read_rows(f"hub:{name}", Findings()))
-
-
-def test_a_hub_data_set_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(DataError, match="cannot be loaded"):
-        read("hub:nobody/none")
-    for path in (f"{tmp_path}/none", "a" * 300, "a/b/c", "../a", "~/a"):
-        with pytest.raises(DataError, match="as OWNER/NAME"):
-            read(f"hub:{path}")
-    with pytest.raises(DataError, match="write hub:NAME"):
-        read("hub:a:b:c:d")
 
 
 def test_cells_of_a_tsv_that_swallow_rows_are_noted(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,6 @@ from alora.data import spool
 from alora.data.conversation import Message
 from alora.data.labelled import read_multilabelled
 from alora.data.splits import merge_rows, rows_digest
-from alora.data.spool import Spool
-from alora.errors import DataError
 from alora.policy import Policy
 
 POLICY = Policy(id="tone", title="No shouting", rule="")
@@ -22,18 +19,6 @@ POLICY = Policy(id="tone", title="No shouting", rule="")
 def bound(request, monkeypatch):
     monkeypatch.setattr(spool, "IN_MEMORY", request.param)
     return request.param
-
-
-def test_what_is_kept_is_read_back_in_any_order(bound):
-    kept = Spool()
-    texts, ids = ["é\ud800", "", "b" * 10**5], (1, 2**31, -5)
-    one, two = kept.keep(texts), kept.keep(ids)
-    none = kept.keep(())
-    assert (two, one, two[1:], two[-1], list(none), len(one)) == (ids, tuple(texts), (2**31, -5), -5, [], 3)
-    assert (hash(two), repr(two)) == (hash(ids), repr(ids))
-    assert two not in (ids[:2], one)
-    assert kept.keep([4]) == (4,), "after reading, what comes is still behind what is there"
-    assert one == tuple(texts)
 
 
 def test_rows_are_the_same_wherever_they_lie(tmp_path, bound, monkeypatch):
@@ -66,11 +51,3 @@ def test_rows_of_much_text_take_little_memory(tmp_path, bound):
     tracemalloc.stop()
     assert len(rows) == 2000
     assert (held < size / 4) is (bound == 1), f"{held} bytes held of {size}"
-
-
-def test_a_full_disk_is_one_message(monkeypatch):
-    kept = Spool()
-    with Path("/dev/full").open("wb", buffering=0) as full:
-        monkeypatch.setattr(kept, "_file", full)
-        with pytest.raises(DataError, match="No space left on device; set TMPDIR to a folder on a disk with room"):
-            kept.keep(["a"])

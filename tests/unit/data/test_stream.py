@@ -36,11 +36,6 @@ def test_the_first_row_of_a_known_form_decides_how_texts_are_read(tmp_path):
     assert outcomes(tmp_path / "a.jsonl") == ["COLUMN_MISSING", "ROW_KIND", "a.jsonl:3", "a.jsonl:4", "COLUMN_MISSING"]
 
 
-def test_a_nul_byte_costs_its_line_alone(tmp_path):
-    (tmp_path / "a.jsonl").write_text("\n".join([row(), "\0\0" + row(), row(), "\0"]))
-    assert outcomes(tmp_path / "a.jsonl") == ["a.jsonl:1", "NOT_JSON", "a.jsonl:3", "NOT_JSON"]
-
-
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_messages_of_a_parquet_log_may_stand_in_any_groups_of_rows(size, tmp_path):
     rows = [{"messages": [{"role": "user", "content": f"{n}"}] * (1 + n % 2)} for n in range(2100)]
@@ -50,8 +45,3 @@ def test_messages_of_a_parquet_log_may_stand_in_any_groups_of_rows(size, tmp_pat
     assert [[m.content for m in one.conversation.messages] for one in read] == [
         [message["content"] for message in row["messages"]] for row in rows
     ]
-
-
-def test_a_table_s_bad_lines_are_rows_too(tmp_path):
-    (tmp_path / "a.csv").write_text('prompt,id\nhello,1\na,b,c\n"open"x,3\nbye,4\n')
-    assert outcomes(tmp_path / "a.csv") == ["a.csv:2", "CELLS", "NOT_CSV", "a.csv:5"]

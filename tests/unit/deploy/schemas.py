@@ -27,11 +27,7 @@ _ROUTE = fields(
     hostnames=items(TEXT),
     rules=items(fields("matches backendRefs", matches=items(_MATCH), backendRefs=items(_BACKEND))),
 )
-_HASH = fields(
-    "type header",
-    type={"enum": ["SourceIP", "Header", "Cookie"]},
-    header=fields("name", name=TEXT),
-)
+_HASH = fields("type header", type={"enum": ["SourceIP", "Header", "Cookie"]}, header=fields("name", name=TEXT))
 _TRAFFIC = fields(
     "targetRefs loadBalancer",
     targetRefs=items(fields("group kind name", group=TEXT, kind=TEXT, name=TEXT)),

@@ -55,10 +55,7 @@ CASES = {
         ["WORDS_BEAT_ADAPTER", "RECALL_LOW"],
     ),
     "chance": (figures(scored("alora", 0.1)), ["AUROC_COVERS_CHANCE"]),
-    "worse than chance": (
-        figures(scored("alora", -2.0)),
-        ["AUROC_COVERS_CHANCE", "RECALL_LOW", "PRECISION_LOW"],
-    ),
+    "worse than chance": (figures(scored("alora", -2.0)), ["AUROC_COVERS_CHANCE", "RECALL_LOW", "PRECISION_LOW"]),
     "one class": (figures(scored("alora", 3.0, np.zeros(60, int)), scored("bag_of_words", 3.0)), ["ONE_CLASS"]),
     "few rows": (figures(scored("alora", 3.0, rows=49)), ["FEW_ROWS"]),
     "a threshold on nine positives": (

@@ -9,13 +9,7 @@ from sklearn import metrics as reference
 from sklearn.calibration import calibration_curve
 
 from alora.errors import DataError
-from alora.evaluation.metrics import (
-    CALIBRATION_BINS,
-    compute_metrics,
-    figure_samples,
-    interval,
-    reliability_points,
-)
+from alora.evaluation.metrics import CALIBRATION_BINS, compute_metrics, figure_samples, interval, reliability_points
 from alora.evaluation.records import FIGURES, Metrics
 from alora.evaluation.resampling import draw_counts
 from alora.received import decode

@@ -12,11 +12,7 @@ from alora.evaluation.bag_of_words import fit_bag_of_words
 from alora.evaluation.calibration import positive_probability
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.predict import Predictions, labels_of, predict
-from alora.evaluation.tables import (
-    evaluate,
-    read_evaluations,
-    write_evaluations,
-)
+from alora.evaluation.tables import evaluate, read_evaluations, write_evaluations
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from alora.verdict import OperatingPoint

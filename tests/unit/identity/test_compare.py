@@ -6,14 +6,7 @@ import pytest
 import torch
 
 from alora.identity.capture import Call, Capture, Site, make_call
-from alora.identity.compare import (
-    bits_differ,
-    changed_shares,
-    compare,
-    count_sites,
-    inert_findings,
-    prefix_findings,
-)
+from alora.identity.compare import bits_differ, changed_shares, compare, count_sites, inert_findings, prefix_findings
 
 K, V = Site(0, "K"), Site(0, "V")
 CALL = make_call("pair", [[1, 2, 3, 4, 5], [1, 2, 3]], [3, 1], pad_id=0, device="cpu")  # row 1 has two pads

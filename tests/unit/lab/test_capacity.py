@@ -182,12 +182,5 @@ def test_a_base_by_its_config_alone(tmp_path, capsys, monkeypatch):
         assert "its config cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["qwen3_moe", "mixtral", "lfm2"])
-def test_a_base_that_the_plan_has_no_count_for_is_refused(kind, tmp_path, capsys):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    assert main(["plan", f"base.source={tmp_path}", "plan.device=h100"]) == 2
-    assert "a mixture of experts, or of another build, has no plan yet" in capsys.readouterr().err
-
-
 def test_every_device_of_the_schema_is_in_the_table():
     assert {*DEVICES, "cpu"} == set(schema.DEVICES)

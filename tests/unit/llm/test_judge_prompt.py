@@ -28,10 +28,7 @@ def test_the_request_holds_rule_labels_and_conversation():
     assert (system["role"], user["role"]) == ("system", "user")
     for words in ("No refunds", "Nobody promises a refund.", '"violation", "ok"'):
         assert words in user["content"]
-    assert quoted(talk("hello", "hi")) == [
-        {"role": "user", "content": "hello"},
-        {"role": "assistant", "content": "hi"},
-    ]
+    assert quoted(talk("hello", "hi")) == [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_lengths_and_truncation_of_prompts():
     assert lengths.truncated_rows == 0
     assert lengths.median == lengths.longest == len(renderer.prompt(short.conversation, POLICY).token_ids)
     lengths, findings = check_prompts(
-        "train", [*[short] * 19, row("x " * 2**19, where="train.jsonl:7")], [POLICY], renderer, 10_000
+        "train", [*[short] * 19, row("x " * 2**13, where="train.jsonl:7")], [POLICY], renderer, 10_000
     )
     assert lengths.truncated_rows == 1
     assert 0 < lengths.lost_tokens < lengths.prefix_tokens
@@ -36,7 +36,7 @@ def test_lengths_and_truncation_of_prompts():
 
 
 def test_with_windows_training_rows_alone_are_cut_and_that_is_no_error():
-    rows = [row("x " * 2**12, where=f"train.jsonl:{number}") for number in range(9)]
+    rows = [row("x " * 2**11, where=f"train.jsonl:{number}") for number in range(3)]
 
     def renderer_of(truncation):
         return Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=200, truncation=truncation))
@@ -45,14 +45,14 @@ def test_with_windows_training_rows_alone_are_cut_and_that_is_no_error():
         return check_prompts(name, rows, [POLICY], renderer_of(truncation), 10_000)
 
     lengths, (finding,) = checked("test", "middle")
-    assert (lengths.truncated_rows, finding.code) == (9, "TRUNCATED_MOST")
+    assert (lengths.truncated_rows, finding.code) == (3, "TRUNCATED_MOST")
     assert "or score all of it with prompt.truncation=windows" in finding.problem
     lengths, (finding,) = checked("train", "windows")
-    assert (lengths.truncated_rows, finding.severity) == (9, WARNING)
+    assert (lengths.truncated_rows, finding.severity) == (3, WARNING)
     assert "in training alone" in finding.problem
     lengths, findings = checked("test", "windows")
     assert (lengths.truncated_rows, lengths.lost_tokens, findings) == (0, 0, [])
-    assert lengths.windows == sum(len(renderer_of("windows").windows(row.conversation)) for row in rows) > 9 * 10
+    assert lengths.windows == sum(len(renderer_of("windows").windows(row.conversation)) for row in rows) > 3 * 10
 
 
 def test_prompts_longer_than_the_base_takes():

@@ -18,7 +18,7 @@ from alora.data.conversation import Conversation, Message
 from alora.errors import ConfigError, PolicyError, RenderError
 from alora.policy import Policy
 from alora.prompt import truncate
-from alora.prompt.render import LEAST_CONTENT, LONGEST_SUFFIX, MARKER, SPEAKERS, Renderer, Suffix
+from alora.prompt.render import LEAST_CONTENT, LONGEST_SUFFIX, MARKER, SPEAKERS, Renderer
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
 
 CASES = [(family, layout) for family in FAMILIES for layout in ("transcript", "turns")]
@@ -273,12 +273,6 @@ def test_a_policy_on_the_last_turn_asks_about_it_behind_the_same_prefix_and_invo
     assert ["last turn" in TOKENIZERS["qwen3"].decode(suffix.token_ids) for suffix in (whole, last)] == [False, True]
 
 
-def test_a_policy_on_the_last_turn_has_no_windows():
-    renderer = Renderer(TOKENIZERS["qwen3"], PromptSettings(truncation="windows"))
-    with pytest.raises(PolicyError, match=r"prompt\.truncation=start"):
-        renderer.suffix(replace(POLICIES[0], judge="last_turn"))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_invocation_is_the_same_for_every_policy_and_opens_with_the_turn(family):
     suffixes = [RENDERERS[family, "turns"].suffix(policy) for policy in POLICIES]
@@ -288,22 +282,16 @@ def test_the_invocation_is_the_same_for_every_policy_and_opens_with_the_turn(fam
     assert TOKENIZERS[family].decode(suffixes[0].invocation_ids).endswith("Policy check:")
 
 
-def test_an_answer_of_several_tokens_is_refused_with_advice():
-    policy = Policy(id="p", title="T", rule="", answers=("Unauthorized!", "No"))
-    with pytest.raises(PolicyError, match=r"'Unauthorized!' is \d+ tokens .* use one of \['Yes', 'No'"):
-        RENDERERS["qwen3", "transcript"].suffix(policy)
-
-
-def test_a_control_token_is_no_answer():
-    policy = Policy(id="p", title="T", rule="", answers=("<|im_end|>", "No"))
-    with pytest.raises(PolicyError, match="must be one ordinary token"):
-        RENDERERS["qwen3", "transcript"].suffix(policy)
-
-
-@pytest.mark.parametrize("ids", [(1, 2, 3, 1, 2), (1, 1, 1, 5), (3, 1, 2)])
-def test_a_suffix_with_another_invocation_inside_is_refused(ids):
-    with pytest.raises(RenderError, match="PEFT would start the adapter elsewhere"):
-        Suffix(token_ids=ids, invocation_ids=ids[:2] if ids[0] == 1 else (1, 2), label_token_ids=(7, 8))
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("Unauthorized!", r"'Unauthorized!' is \d+ tokens .* use one of \['Yes', 'No'"),
+        ("<|im_end|>", "one ordinary token"),
+    ],
+)
+def test_an_answer_is_one_ordinary_token(answer, why):
+    with pytest.raises(PolicyError, match=why):
+        RENDERERS["qwen3", "transcript"].suffix(Policy(id="p", title="T", rule="", answers=(answer, "No")))
 
 
 def test_a_text_template_whose_title_forges_the_invocation_is_refused():

@@ -97,6 +97,7 @@ def test_a_template_that_ends_the_user_turn_with_the_answer_header():
             "not always|cannot be taken",
         ),
         (LOOP.format(body="{{ ('>' * loop.index) + m.role + m.content + '\n' }}"), "cannot be taken apart"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused(template, complaint):
@@ -191,19 +192,3 @@ def test_tool_calls_and_answers_write_no_control_token(layout):
         for turns in (harmless, spoilt)
     ]
     assert counts[0] == counts[1] > 0
-
-
-@pytest.mark.parametrize(
-    ("start", "complaint"),
-    [
-        ("{% if messages[0].content.startswith(' ') %}{{ raise_exception('no space') }}{% endif %}", "no space; mend"),
-        ("{{ raise_exception('long' * 10000) }}", "longlong"),
-        ("{{ messages[0].content }}" + "x" * 9000, "repeats content"),
-        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "recursion"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
-    ],
-)
-def test_what_a_template_says_against_itself_is_one_short_message(start, complaint):
-    with pytest.raises(RenderError, match=complaint) as caught:
-        take_apart(with_template(start + toy_tokenizer("granite").chat_template))
-    assert len(str(caught.value)) <= 1100

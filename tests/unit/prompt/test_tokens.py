@@ -35,32 +35,26 @@ def test_harmless_text_is_encoded_as_always():
         assert TextEncoder(tokenizer).encode(text) == tokenizer.encode(text, add_special_tokens=False)
 
 
-def test_merges_and_ignore_merges_cannot_build_a_control_token():
-    """``ignore_merges`` looks whole words up, and merges lead to the special token: both ways are closed."""
-    vocab = {"<": 0, "e": 1, ">": 2, "<e": 3, "<e>": 4, "<unk>": 5}
-    merges = [("<", "e"), ("<e", ">")]
-    for ignore_merges in (False, True):
-        inner = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=ignore_merges, unk_token="<unk>"))
-        assert inner.encode("<e>").ids == [4]
-        inner.add_special_tokens([AddedToken("<e>", special=True)])
-        assert TextEncoder(wrapped(inner)).encode("<e>") == [3, 2]
+BPE = {"<": 0, "e": 1, ">": 2, "<e": 3, "<e>": 4, "<ee": 5, "<unk>": 6}
+MERGES = [("<", "e"), ("<e", ">"), ("<e", "e")]
+PIECES = [("<unk>", 0.0), ("<e>", -1.0), ("<", -5.0), ("e", -5.0), (">", -5.0)]
 
 
-def test_merges_that_go_on_from_a_control_token_go_with_it():
-    vocab = {"<": 0, "e": 1, "<e": 2, "<ee": 3, "<unk>": 4}
-    merges = [("<", "e"), ("<e", "e")]
-    inner = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>"))
-    assert inner.encode("<ee").ids == [3]
-    inner.add_special_tokens([AddedToken("<e", special=True)])
-    assert TextEncoder(wrapped(inner)).encode("<ee") == [0, 1, 1]
-
-
-def test_a_unigram_vocabulary_cannot_yield_a_control_token():
-    pieces = [("<unk>", 0.0), ("<e>", -1.0), ("<", -5.0), ("e", -5.0), (">", -5.0)]
-    inner = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
-    assert inner.encode("<e>").ids == [1]
-    inner.add_special_tokens([AddedToken("<e>", special=True)])
-    assert TextEncoder(wrapped(inner)).encode("<e>") == [2, 3, 4]
+@pytest.mark.parametrize(
+    ("model", "control", "text", "built", "spelled"),
+    [
+        (models.BPE(vocab=BPE, merges=MERGES, unk_token="<unk>"), "<e>", "<e>", [4], [3, 2]),
+        (models.BPE(vocab=BPE, merges=MERGES, unk_token="<unk>", ignore_merges=True), "<e>", "<e>", [4], [3, 2]),
+        (models.BPE(vocab=BPE, merges=MERGES, unk_token="<unk>"), "<e", "<ee", [5], [0, 1, 1]),
+        (models.Unigram(PIECES, unk_id=0, byte_fallback=False), "<e>", "<e>", [1], [2, 3, 4]),
+    ],
+    ids=["merges", "whole words", "merges that go on", "unigram"],
+)
+def test_no_way_of_a_vocabulary_builds_a_control_token(model, control, text, built, spelled):
+    inner = Tokenizer(model)
+    assert inner.encode(text).ids == built
+    inner.add_special_tokens([AddedToken(control, special=True)])
+    assert TextEncoder(wrapped(inner)).encode(text) == spelled
 
 
 def test_the_original_tokenizer_is_left_alone():
@@ -86,17 +80,6 @@ def test_text_that_would_vanish_is_refused():
         encoder.encode("azb")
     with pytest.raises(RenderError, match="no token for 'z'"):
         encoder.encode("abz ")
-
-
-def test_a_tokenizer_that_needs_its_control_tokens_is_refused(monkeypatch):
-    monkeypatch.setattr("alora.prompt.tokens._without", lambda state, *_: {**state, "model": {"type": "BPE"}})
-    with pytest.raises(RenderError, match=r"does not work without its control tokens.*another base"):
-        TextEncoder(toy_tokenizer("gemma3"))
-
-
-def test_a_lone_surrogate_is_refused():
-    with pytest.raises(RenderError, match="lone surrogate at character 1"):
-        TextEncoder(toy_tokenizer("gemma3")).encode("a\udfff")
 
 
 def test_a_tokenizer_is_copied_once_and_again_when_it_grew():

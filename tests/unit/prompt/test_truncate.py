@@ -49,14 +49,6 @@ def test_a_turn_cut_through_shows_the_marker_once():
     assert turn.token_ids.count(MARKER[0]) == 1
 
 
-def test_whole_turns_that_go_leave_a_marker_too():
-    turns = [Turn("user", (1, 2, 3), 4) for _ in range(20)]
-    cut = fit(turns, 48, "start", MARKER)
-    assert len(cut) < len(turns)
-    assert sum(turn.token_ids.count(MARKER[0]) for turn in cut) == 1
-    assert cut[0].token_ids[0] == MARKER[0]
-
-
 def test_a_system_text_that_goes_leaves_a_marker_in_its_turn():
     turns = [Turn("system", tuple(range(50)), kept=True), Turn("user", tuple(range(50)), 4)]
     cut = fit(turns, 40, "start", MARKER)
@@ -78,7 +70,7 @@ def test_a_conversation_up_to_the_bound_is_left_as_it_is():
 
 
 @pytest.mark.parametrize(
-    "lengths", [(10**7,), (5, 10**7, 6), (10**6, 10**6), (10**6, 3, 10**6), (9,) * 200_000, (1, *[3 * 10**5] * 9)]
+    "lengths", [(10**7,), (5, 10**7, 6), (10**6, 10**6), (10**6, 3, 10**6), (9,) * 70_000, (1, *[3 * 10**5] * 9)]
 )
 def test_beyond_the_bound_both_ends_stay_in_order(lengths):
     held = texts(*(f"{number}:{'x' * length}:{number}" for number, length in enumerate(lengths)))

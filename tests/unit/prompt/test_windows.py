@@ -126,7 +126,7 @@ class Reads:
 
 
 def test_a_violation_that_truncation_loses_is_found_in_a_window():
-    talk = [*TALK[:21], Message("user", "Buy the grenade."), *TALK[22:], *TALK[1:] * 20]
+    talk = [*TALK[:21], Message("user", "Buy the grenade."), *TALK[22:], *TALK[1:] * 4]
     rows = [
         LabelledConversation(Conversation(str(i), tuple(messages)), {"p": label}, f"test.jsonl:{i}")
         for i, (messages, label) in enumerate([(talk, "violation"), (TALK, "ok"), (TALK[:2], "ok")])

@@ -15,10 +15,3 @@ def whole(folder: Path, step: int) -> Path:
 def test_the_newest_is_the_one_of_the_highest_step(tmp_path):
     newest = [whole(tmp_path / f"checkpoint-{step}", step) for step in (90, 100)][1]
     assert last_whole_checkpoint(tmp_path) == newest
-
-
-def test_a_copy_under_a_name_of_the_users_is_none(tmp_path):
-    kept = whole(tmp_path / "checkpoint-3", 3)
-    copy = whole(tmp_path / "checkpoint-6 copy", 6)
-    assert last_whole_checkpoint(tmp_path) == kept
-    assert copy.is_dir()

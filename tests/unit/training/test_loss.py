@@ -35,16 +35,6 @@ def test_a_checkpoint_that_is_too_sure_is_judged_by_what_it_ranks():
     assert plain[1] > 2 * plain[0]
 
 
-def test_a_tally_keeps_policies_apart_and_names_what_is_not_finite():
-    tally = Tally(range(4))
-    tally.add([0, 2, 0], [1.0, 5.0, 2.0])
-    tally.add([3], [math.nan])
-    means = tally.means()
-    assert (means[0], means[2]) == (1.5, 5.0)
-    assert math.isnan(means[3])
-    assert 1 not in means
-
-
 def test_balanced_labels_leave_the_probability_among_the_rows_as_it_is():
     """One positive among ten rows: both labels pull equally, and the loss is least where P(positive) is 0.1."""
     labels_n = torch.tensor([0] + [1] * 9)

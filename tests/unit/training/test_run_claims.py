@@ -1,6 +1,5 @@
 """A run folder belongs to its settings and inputs; what another run made is never taken for this one's."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -22,7 +21,6 @@ from alora.config.schema import (
 )
 from alora.errors import RunError
 from alora.training.claim import open_claim
-from alora.training.record import require_trained
 from alora.training.run_folder import RunFolder, holds_finished
 
 INPUTS = {"train": "a" * 64, "policy p": "b" * 64}
@@ -123,13 +121,3 @@ def test_finished_is_a_bundle_of_every_policy_from_these_inputs(tmp_path):
     assert not holds_finished(two, INPUTS, ["p", "q"])
     (battery / "q").mkdir()
     assert holds_finished(two, INPUTS, ["p", "q"])
-
-
-@pytest.mark.parametrize("changed", [{"policy": "blue"}, {"policy": None}, {"adapter_digest": "c" * 64}])
-def test_a_record_is_of_the_policy_and_the_adapter(changed, tmp_path):
-    file, record = tmp_path / "training.json", {"policy": "red", "adapter_digest": "b" * 64}
-    file.write_text(json.dumps(record))
-    require_trained(file, "red", "b" * 64)
-    file.write_text(json.dumps(record | changed))
-    with pytest.raises(RunError, match=next(iter(changed))):
-        require_trained(file, "red", "b" * 64)

@@ -54,11 +54,7 @@ def test_checkpoints_are_removed_and_a_link_is_not_followed(tmp_path):
     assert (tmp_path / "mine/checkpoint-3/optimizer.pt").exists()
 
 
-INPUTS = {
-    "a user's own": {"inputs": ["a.csv"], "settings": {}},
-    "the other kind's": None,
-    "a list": [],
-}
+INPUTS = {"a user's own": {"inputs": ["a.csv"], "settings": {}}, "the other kind's": None, "a list": []}
 
 
 @pytest.mark.parametrize("name", INPUTS)

@@ -1,14 +1,12 @@
 """What a training's settings leave open is decided from its rows and rank."""
 
-import math
-
 import pytest
 import torch
 from transformers import get_scheduler
 
 from alora.config.schema import SCHEDULERS, TrainingSettings
 from alora.training.examples import Example, Target
-from alora.training.loop import _arguments, finite_entry
+from alora.training.loop import _arguments
 from alora.training.schedule import loss_curves, make_schedule, still_improving
 
 
@@ -28,10 +26,6 @@ def test_a_step_holds_batch_size_rows_of_each_policy():
     assert make_schedule(settings, together, 16).conversations == 8
     assert make_schedule(settings, alone, 16).conversations == 8
     assert {make_schedule(settings, some, 16).steps_per_epoch for some in (apart, together, alone)} == {30}
-
-
-def test_a_step_never_holds_more_than_there_is():
-    assert make_schedule(TrainingSettings(batch_size=16), rows((0,), (1,), (0, 1)), 16).conversations == 3
 
 
 @pytest.mark.parametrize(("count", "epochs"), [(24, 20), (200, 6), (240, 5), (400, 3), (10_000, 2)])
@@ -73,12 +67,6 @@ def test_every_setting_reaches_the_trainer(tmp_path):
         "max_grad_norm": 0.0, "save_only_model": False, "ignore_data_skip": False,
     }  # fmt: skip
     assert {name: getattr(arguments, name) for name in wanted} == wanted
-
-
-def test_a_log_entry_is_one_that_json_can_hold():
-    assert finite_entry({"loss": math.nan, "eval_loss": math.inf, "step": 3.0}) == {
-        "loss": None, "eval_loss": None, "step": 3.0,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -132,10 +132,7 @@ def played(workload: str, systems: Mapping[str, Played]) -> list[Cell]:
 
 
 def judged(
-    cells: Sequence[Cell],
-    on: Machine | None = None,
-    moved: Mapping[str, float] | None = None,
-    keeps: bool = True,
+    cells: Sequence[Cell], on: Machine | None = None, moved: Mapping[str, float] | None = None, keeps: bool = True
 ) -> Record:
     """``evaluate`` of planted cells, with references that know what was sampled, and nothing more."""
     bench: Any = object.__new__(ServingBench)

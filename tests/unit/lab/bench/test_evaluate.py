@@ -254,10 +254,3 @@ def test_a_system_of_ours_that_needs_vllm_does_not_count_without_it():
     serving.systems, serving.workloads = ["lora", "packed"], ["warm", "open_loop"]
     with pytest.raises(ConfigError, match="all need vLLM"):
         for_this_machine(BenchSettings(serving=serving))
-
-
-def test_a_cpu_is_not_asked_for_where_vllm_would_take_the_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    settings = BenchSettings(serving=ServingBenchSettings(engine="vllm"))
-    with pytest.raises(ConfigError, match="vLLM would take the GPU"):
-        run_bench(settings, BaseSettings(), torch.device("cpu"), torch.float32)

@@ -9,7 +9,7 @@ from alora.lab.bench import guards
 from alora.lab.bench.guards import VERDICT_TOLERANCE
 from alora.lab.bench.reference import References, agreement, gap, of, steadiness
 from alora.lab.bench.trials import Agreement, Piece, Result
-from tests.unit.lab.bench.cases import PREFIX, burst, trials
+from tests.unit.lab.bench.cases import PREFIX, burst
 
 TOLERANCE = VERDICT_TOLERANCE[False]
 
@@ -58,23 +58,3 @@ def test_a_missing_score_does_not_vanish():
     assert gap((0.5, 0.5), (0.5, 0.3, 0.2)) == 1.0, "an answer for a policy of other labels"
     (steady,) = steadiness("alora", [*keyed(burst()), *keyed(burst(scores=[(math.nan, 0.0)] * 3))])
     assert steady.worst == 1.0
-
-
-def test_a_cache_that_was_not_emptied_is_seen():
-    assert guards.warm_cache(trials("alora", [1]), 32, "alora") == []
-    assert codes(guards.warm_cache(trials("alora", [1], cached=[32, 32, 32]), 32, "alora")) == ["COLD_CACHE"]
-    assert codes(guards.warm_cache(trials("lora", [1], cached=[0, 0, 32]), 0, "lora")) == ["COLD_CACHE"]
-
-
-def test_a_missing_or_doubled_round_is_seen():
-    ours = trials("alora", [1, 1])
-    assert guards.missing_rounds(ours, trials("lora", [9, 9]), "lora") == []
-    for theirs in (trials("lora", [9]), [*trials("lora", [9]), *trials("lora", [9])]):
-        assert codes(guards.missing_rounds(ours, theirs, "lora")) == ["MISSING_ROUNDS"]
-
-
-def test_no_work_at_all_is_refused():
-    assert codes(guards.unequal_work([], trials("lora", [1]), "lora")) == ["UNEQUAL_WORK"]
-    assert codes(guards.unequal_work(trials("alora", [1]), trials("lora", [1], policies=()), "lora")) == [
-        "UNEQUAL_WORK"
-    ]

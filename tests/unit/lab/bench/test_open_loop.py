@@ -3,25 +3,10 @@
 import numpy as np
 import pytest
 
-from alora.lab.bench.open_loop import (
-    CHECKED,
-    FIRES,
-    Load,
-    arrivals,
-    offer_populations,
-    offered,
-    offered_rate,
-    search,
-)
+from alora.lab.bench.open_loop import CHECKED, FIRES, Load, arrivals, offer_populations, offered, offered_rate, search
 from alora.lab.bench.record import LoadRecord, OfferedRate
 from tests.unit.lab.bench.cases import right
-from tests.unit.lab.bench.load_cases import (
-    Engine,
-    generator,
-    offered_to,
-    references,
-    settings,
-)
+from tests.unit.lab.bench.load_cases import Engine, generator, offered_to, references, settings
 
 
 def test_arrivals_are_poisson_distinct_and_the_same_at_every_rate():

@@ -52,11 +52,3 @@ def test_a_pair_without_use_is_left_out_with_the_reason(validation, test, words)
     assert found.left_out.keys() == {"judge"}
     (reason,) = found.left_out["judge"].values()
     assert re.search(words, reason)
-
-
-def test_whole_scores_leave_nothing_out():
-    """Negative control."""
-    found = compare([*WHOLE, *(scores("judge", p, GOOD, GOOD) for p in ("red", "blue"))], SETTINGS, 4)
-    assert found.left_out == {}
-    assert len(found.methods) == 6
-    assert {gap.policy for gap in found.gaps} == {"red", "blue", None}
