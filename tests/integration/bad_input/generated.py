@@ -13,7 +13,7 @@ from tests.integration.bad_input.conftest import Case, Damage, cut
 
 FILES = (MANIFEST_FILE, CONFIG_FILE, WEIGHTS_FILE, CERTIFICATE_FILE, GOLDEN_FILE)
 SCORE = "score {place}/talk.json base.source={place}/base artifact={here}/bundle"
-PARTS = 4
+PARTS = 2
 
 
 def flipped(file: str, share: float) -> Damage:
@@ -37,9 +37,7 @@ CASES = {
     for file in FILES
     for part in range(PARTS)
 }
-CASES |= {
-    f"flipped bit: {file} at {part}/2": of_bundle(file, flipped(file, part / 2)) for file in FILES for part in range(2)
-}
+CASES |= {f"flipped bit: {file}": of_bundle(file, flipped(file, 0.5)) for file in FILES}
 
 Step = str | int
 
