@@ -24,8 +24,14 @@ def reader(base, bundles):
 
 
 @pytest.fixture(scope="package")
-def guard(bundles, renderer, reader):
-    return GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader)
+def guard_with(bundles, renderer):
+    """A guard of the bundles that is read by a reader of the test's own."""
+    return lambda reader, **settings: GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader, **settings)
+
+
+@pytest.fixture(scope="package")
+def guard(guard_with, reader):
+    return guard_with(reader)
 
 
 @pytest.fixture

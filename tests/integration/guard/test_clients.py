@@ -5,8 +5,7 @@ import pytest
 import yaml
 
 import alora
-from alora.guard.core import GuardCore
-from alora.guard.reader import Reading, Served
+from alora.guard.reader import Reading
 from alora.guard.standalone import make_app
 from tests import clients
 
@@ -28,9 +27,8 @@ class Suspicious:
 
 
 @pytest.fixture(scope="module")
-def url(base, bundles, renderer):
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, Suspicious(base.tokenizer))
-    with clients.listening(make_app(guard)) as url:
+def url(base, guard_with):
+    with clients.listening(make_app(guard_with(Suspicious(base.tokenizer)))) as url:
         yield url
 
 

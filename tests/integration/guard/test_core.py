@@ -2,13 +2,10 @@
 
 import asyncio
 import threading
-import time
-from types import SimpleNamespace
 
 import pytest
 
 from alora.data.conversation import parse_conversation
-from alora.guard import core
 from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import EngineDead, GuardRefusal, Reading, Served
@@ -37,24 +34,17 @@ def test_verdicts_are_the_scorers(guard, base, bundles, renderer):
     assert answer.action == ("block" if any(verdict.flagged for verdict in answer.verdicts) else "allow")
 
 
-def test_the_packed_reader_computes_the_conversation_once(base, bundles, renderer):
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, PackedReader(base, bundles))
-    usage = ask(guard).usage
+def test_the_packed_reader_computes_the_conversation_once(guard_with, base, bundles, renderer):
+    usage = ask(guard_with(PackedReader(base, bundles))).usage
     assert usage.computed_tokens == usage.prefix_tokens + usage.suffix_tokens
     assert usage.prefix_tokens == len(renderer.prefix(parse_conversation({"messages": MESSAGES}, "test")).token_ids)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("on_failure", ["closed", "open"])
-def test_a_policy_that_does_not_answer_is_flagged_unless_the_caller_says_open(
-    bundles, renderer, reader, fault, on_failure
-):
+def test_a_policy_that_does_not_answer_is_flagged_unless_the_caller_says_open(guard_with, reader, fault, on_failure):
     reader = Faulty(reader, fault)
-    answer = ask(
-        GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader),
-        deadline_ms=2000,
-        on_failure=on_failure,
-    )
+    answer = ask(guard_with(reader), deadline_ms=2000, on_failure=on_failure)
     first, second = answer.verdicts
     assert (first.status, second.status) == ("ok", "missed" if fault == "hangs" else "failed")
     assert second.flagged == (on_failure == "closed")
@@ -65,38 +55,20 @@ def test_a_policy_that_does_not_answer_is_flagged_unless_the_caller_says_open(
     assert reader.closed  # what still ran was cancelled
 
 
-def test_a_reader_may_time_out_where_no_deadline_is_given(base, bundles, renderer):
-    reader = Faulty(PackedReader(base, bundles), "times out")
-    answer = ask(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))
+def test_a_reader_may_time_out_where_no_deadline_is_given(guard_with, reader):
+    answer = ask(guard_with(Faulty(reader, "times out")))
     assert [verdict.status for verdict in answer.verdicts] == ["ok", "failed"]
     assert answer.action == "block"
 
 
-def test_a_timer_that_fires_before_the_clock_says_so_is_the_deadline(bundles, renderer, monkeypatch):
-    """uvloop's are early by up to a millisecond."""
-
-    class Waits:
-        async def read(self, prefix, asked, request):
-            await asyncio.sleep(60)
-            yield Reading(0, (50.0, -50.0))
-
-    started, clock = time.monotonic(), time.monotonic
-    late = SimpleNamespace(monotonic=lambda: started + (clock() - started) / 2)  # at half of the loop's speed
-    monkeypatch.setattr(core, "time", late)
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, Waits())
-    answer = ask(guard, deadline_ms=200)
-    assert {verdict.status for verdict in answer.verdicts} == {"missed"}
-    assert "deadline of 200 ms" in answer.verdicts[0].reason
-
-
-def test_a_dead_engine_is_no_verdict(base, bundles, renderer):
-    reader = Faulty(PackedReader(base, bundles), "dead")
+def test_a_dead_engine_is_no_verdict(guard_with, reader):
+    faulty = Faulty(reader, "dead")
     with pytest.raises(EngineDead):
-        ask(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))
-    assert reader.closed
+        ask(guard_with(faulty))
+    assert faulty.closed
 
 
-def test_stop_on_block_cancels_the_rest(bundles, renderer):
+def test_stop_on_block_cancels_the_rest(guard_with):
     class FlagsTheFirst:
         asked_for_more = False
 
@@ -106,7 +78,7 @@ def test_stop_on_block_cancels_the_rest(bundles, renderer):
             yield Reading(1, (50.0, -50.0))
 
     reader = FlagsTheFirst()
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader)
+    guard = guard_with(reader)
     answer = ask(guard, stop_on_block=True)
     assert [(verdict.status, verdict.flagged) for verdict in answer.verdicts] == [("ok", True), ("skipped", False)]
     assert (answer.action, reader.asked_for_more) == ("block", False)
@@ -125,13 +97,13 @@ def test_policies_are_chosen_by_id_or_digest(guard, bundles):
         ask(guard, policies=[])
 
 
-def test_a_conversation_that_does_not_fit_whole_is_refused(bundles, renderer):
+def test_a_conversation_that_does_not_fit_whole_is_refused(guard_with):
     long = [{"role": "user", "content": "word " * 2000}]
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader=None)  # never reached
+    guard = guard_with(reader=None)  # never reached
     with pytest.raises(GuardRefusal, match="the policies were trained on") as caught:
         asyncio.run(guard.answer(GuardRequest(messages=long)))
     assert caught.value.status == 413
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader=None, longest=30)
+    guard = guard_with(reader=None, longest=30)
     with pytest.raises(GuardRefusal, match="the engine takes 30") as caught:
         asyncio.run(guard.answer(GuardRequest(messages=MESSAGES)))
     assert caught.value.status == 413

@@ -2,15 +2,8 @@
 
 import openai
 import pytest
-from fastapi import FastAPI
-from fastapi.testclient import TestClient
 
-from alora.guard.core import GuardCore
-from alora.guard.endpoint import GuardEndpoint
-from alora.guard.packed import PackedReader
-from alora.guard.reader import Served
-from alora.guard.standalone import make_app
-from tests.integration.guard.conftest import MESSAGES, Faulty
+from tests.integration.guard.conftest import MESSAGES
 
 RULE = "No medical advice.\nNo legal advice."
 CHOICES = [{"value": "ok"}, {"value": "violation", "description": "it breaks the rule"}]
@@ -60,10 +53,7 @@ def test_input_is_read_as_the_conversation_that_it_is(client, decide):
     given = [
         {
             "role": "user",
-            "content": [
-                {"type": "input_text", "text": "My parcel?"},
-                {"type": "input_json", "data": {"order": 7}},
-            ],
+            "content": [{"type": "input_text", "text": "My parcel?"}, {"type": "input_json", "data": {"order": 7}}],
         },
         {"type": "function_call", "call_id": "1", "name": "find", "arguments": '{"order": 7}'},
         {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "late"}]},
@@ -92,92 +82,6 @@ def test_another_question_is_400(decide, question, words):
         decide(question)
 
 
-@pytest.mark.parametrize(
-    "given", [[], [{"type": "reasoning"}], [{"role": "user", "content": [{"type": "input_image"}]}]]
-)
-def test_what_is_no_conversation_is_400(decide, given):
-    with pytest.raises(openai.BadRequestError):
-        decide(predicate("policy:advice"), input=given)
-
-
-def test_no_text_of_an_item_is_lost(client, decide):
-    call = {"id": "1", "function": {"name": "find", "arguments": '{"order": 7}'}}
-    said = {
-        "role": "assistant",
-        "content": [{"type": "output_text", "text": "Wait.", "logprobs": [], "annotations": []}],
-    }
-    wanted = client.post("/v1/guard", json={"messages": [{**said, "tool_calls": [call]}]}).json()["verdicts"][0]
-    given = {**said, "id": "m", "type": "message", "status": "completed", "phase": None, "tool_calls": [call]}
-    (answer,) = decide(predicate("policy:advice"), input=[given]).answers
-    assert answer.probability == pytest.approx(wanted["probability"], abs=1e-6)
-    called = {"id": "f", "call_id": "1", "name": "find", "namespace": "n", "status": "completed"}
-    wanted = client.post("/v1/guard", json={"messages": [{"role": "assistant", "tool_calls": [call]}]}).json()
-    for item in (
-        {**called, "type": "function_call", "arguments": None, "input": '{"order": 7}'},
-        {**called, "type": "custom_tool_call", "input": '{"order": 7}'},
-    ):
-        (answer,) = decide(predicate("policy:advice"), input=[item]).answers
-        assert answer.probability == pytest.approx(wanted["verdicts"][0]["probability"], abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("item", "key"),
-    [
-        ({"type": "message", "role": "user", "content": "a", "text": "b"}, "text"),
-        ({"type": "function_call", "name": "f", "arguments": "{}", "input": "b"}, "input"),
-        ({"type": "function_call_output", "call_id": "1", "output": "a", "content": "b"}, "content"),
-        ({"role": "user", "content": [{"type": "input_json", "data": 1, "text": "b"}]}, "text"),
-    ],
-)
-def test_an_item_with_a_further_text_is_400(decide, item, key):
-    with pytest.raises(openai.BadRequestError, match=f"'{key}' next to "):
-        decide(predicate("policy:advice"), input=[item])
-
-
-@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
-def test_what_is_no_json_is_400(client, kind):
-    for content in (b"{", b"[]", b"\xff", b"{}", b"[" * 100_000):
-        answer = client.post("/v1/decisions", content=content, headers={"Content-Type": kind})
-        assert answer.status_code in (400, 404, 415), content  # 404: another model than ours, or none
-
-
-def test_a_policy_without_an_answer_refuses(base, bundles, renderer):
-    failing = GuardCore(
-        [Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "hangs")
-    )
-    with TestClient(make_app(failing)) as client:
-        sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
-        first, second = sdk.decisions.create(
-            model="alora",
-            input=MESSAGES,
-            questions=[predicate("policy:advice", name="a"), predicate("policy:refunds", name="b")],
-            extra_body={"deadline_ms": 2000},
-        ).answers
-    assert first.type == "predicate"
-    assert (second.type, second.name) == ("refusal", "b")
-
-
-def test_another_model_is_404_or_the_servers_own(client, decide):
+def test_another_model_is_404(decide):
     with pytest.raises(openai.NotFoundError, match="gpt-6-luna"):
         decide(predicate("policy:advice"), model="gpt-6-luna")
-    app = FastAPI()
-
-    @app.post("/v1/decisions")
-    def theirs(body: dict):
-        return {"theirs": body["model"]}
-
-    GuardEndpoint().attach_router(app)
-    app.router.routes.remove(next(route for route in app.routes if getattr(route, "endpoint", None) is theirs))
-    body = {"model": "base", "input": "hi", "questions": [predicate("Is it rude?")]}
-    with TestClient(app) as other:
-        assert other.post("/v1/decisions", json=body).json() == {"theirs": "base"}
-        assert other.post("/v1/decisions", json=body | {"model": "alora"}).status_code == 503  # no guard yet
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("cache_salt", "tenant"), ("on_failure", "open"), ("policies", ["advice"]), ("stream", True)]
-)
-def test_an_option_of_the_other_routes_is_not_passed_over(client, field, value):
-    body = {"model": "alora", "input": "hi", "questions": [predicate("policy:advice")], field: value}
-    answer = client.post("/v1/decisions", json=body)
-    assert (answer.status_code, f"{field} is not an option" in answer.json()["error"]["message"]) == (400, True)

@@ -14,7 +14,6 @@ from fastapi.testclient import TestClient
 from filelock import FileLock
 
 from alora.bundle.golden import write_golden
-from alora.bundle.light import Bundle
 from alora.bundle.read import load_bundle
 from alora.commands.serve_packed import serve_guard
 from alora.config.schema import ServingSettings
@@ -240,21 +239,6 @@ def test_golden_rows_are_asked_of_the_engine_itself(client, root, monkeypatch):
     assert verdicts(client) == before
 
 
-def test_golden_rows_are_rendered_while_requests_are_answered(client, base, root, monkeypatch):
-    """A received bundle's conversations take a tokenizer's time, which nobody else waits for."""
-    where, inner = [], Bundle.renderer
-
-    def renderer(bundle, base):
-        where.append(threading.current_thread())
-        return inner(bundle, base)
-
-    loop = client.portal.call(threading.current_thread)
-    monkeypatch.setattr(Bundle, "renderer", renderer)
-    assert put(client, "v7").status_code == 200
-    assert len(where) >= 2  # the check of the base, and the rows that are asked
-    assert loop not in where
-
-
 def test_no_policy_is_served_before_each_gave_its_golden_answer(base, root):
     """A whole bundle whose golden rows are another adapter's, with a manifest that agrees."""
     folder = root / "refunds"
@@ -394,26 +378,18 @@ def test_a_start_says_that_the_file_names_others(base, root, monkeypatch, capsys
 
     def said():
         serve_guard(ServingSettings(), guard, loader)
-        first, *others = capsys.readouterr().err.splitlines()
-        assert first.startswith(f"serving {bundles[0].served_name}, {bundles[1].served_name} on http://")
-        return "\n".join(others)
+        return capsys.readouterr().err.splitlines()[1:]
 
-    assert said() == ""
+    assert said() == []
     given = [loading._entry(bundle, bundle.folder.name) for bundle in bundles]
     replace_set(root, given)
-    assert said() == ""
+    assert said() == []
     new = load_bundle(root / "v7")
     replace_set(root, [loading._entry(new, "v7"), given[1], loading._entry(bundles[0], "advice", "log")])
-    names = [f"{new.served_name} of v7 (block)", f"{bundles[1].served_name} of refunds (block)"]
-    names.append(f"{bundles[0].served_name} of advice (log)")
-    assert said().startswith(f"{root / FILE} lists {', '.join(names)}, as changed while a guard ran")
-    other = replace(given[0], manifest="0" * 64)  # the same weights with another threshold
-    replace_set(root, [other, given[1]])
-    assert said().startswith(
-        f"{root / FILE} lists {bundles[0].served_name} of advice (block), {bundles[1].served_name} of"
-    )
+    (line, *_) = said()
+    assert all(f"{name} (" in line for name in (f"{new.served_name} of v7", f"{bundles[0].served_name} of advice"))
     (root / FILE).write_text("{")
-    assert said().startswith(f"nothing is served yet: {root / FILE}")
+    assert str(root / FILE) in said()[0]
 
 
 def replace_set(root, entries):
@@ -486,33 +462,14 @@ def test_a_change_by_another_process_meanwhile_is_kept(client, root):
     assert tags == {"advice": ["eu"], "refunds": ["eu"]}
 
 
-def _listed(policies):
-    return lambda file: file.write_text(json.dumps({"schema_version": 1, "policies": policies}))
-
-
 DIGEST = "0" * 64
 SERVED = {"policy": "advice", "bundle": "advice", "digest": DIGEST, "manifest": DIGEST, "action": "block", "tags": []}
-DAMAGES = {
-    "cut": lambda file: file.write_bytes(b"{"),
-    "of another version": lambda file: file.write_bytes(b'{"schema_version": 2, "policies": []}'),
-    "no text": lambda file: file.write_bytes(b"\xff"),
-    "without a policy": _listed([]),
-    "with an action that is none": _listed([SERVED | {"action": "shadow"}]),
-    "with a policy reported twice": _listed([SERVED, SERVED | {"action": "flag"}]),
-    "with a policy twice": _listed([SERVED, SERVED | {"bundle": "v7"}]),
-    "with another policy's bundle": _listed([SERVED | {"bundle": "refunds"}]),
-    "a folder": lambda file: file.mkdir(),
-}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_serving_set_keeps_what_is_served(client, root, caplog, damage):
+def test_a_damaged_serving_set_keeps_what_is_served(client, root, caplog):
+    """What is damage, ``unit/guard/test_serving_set.py`` says."""
     before = client.get("/v1/guard/policies").json()
-    DAMAGES[damage](root / FILE)
-    for _ in range(200):
-        assert client.get("/v1/guard/policies").json() == before
-        if "is not followed" in caplog.text:
-            break
-        time.sleep(0.01)
-    assert "the serving set was replaced, and is not followed" in caplog.text
+    (root / FILE).write_bytes(b"{")
+    wait_for(lambda: trouble(client) and "is not followed" in caplog.text)
+    assert client.get("/v1/guard/policies").json() == before
     assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == 200

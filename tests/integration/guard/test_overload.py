@@ -94,10 +94,10 @@ class Certified:
 
 
 @pytest.mark.parametrize(("drain_s", "answered"), [(30, 12), (0, 0)])
-def test_what_is_under_way_at_the_end_is_answered(bundles, renderer, monkeypatch, drain_s, answered):
+def test_what_is_under_way_at_the_end_is_answered(guard_with, monkeypatch, drain_s, answered):
     """uvicorn ends as at SIGTERM; the readings come once it listens no more. The control has no time for them."""
     reader, codes = Waits(), []
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader)
+    guard = guard_with(reader)
 
     def ask(url):
         try:

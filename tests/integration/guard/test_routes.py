@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from dataclasses import replace
 
 import openai
@@ -13,7 +12,6 @@ from alora.data.conversation import parse_conversation
 from alora.errors import ConfigError
 from alora.guard import gate
 from alora.guard.core import GuardCore
-from alora.guard.packed import PackedReader
 from alora.guard.reader import Reading, Served
 from alora.guard.standalone import make_app
 from alora.wire.litellm_api import GenericGuardrailRequest
@@ -64,15 +62,12 @@ def test_openai_sdk_moderates(client):
     assert talk.category_scores.model_dump()["advice"] == whole["verdicts"][0]["probability"]
 
 
-def test_litellm_blocks_what_is_flagged(base, bundles, renderer, client):
+def test_litellm_blocks_what_is_flagged(guard_with, reader, client):
     allowed = client.post("/v1/guard", json={"messages": MESSAGES}).json()["action"] == "allow"
     body = {"texts": ["Take two."], "structured_messages": MESSAGES, "input_type": "request"}
     answer = client.post("/v1/guard/beta/litellm_basic_guardrail_api", json=body).json()
     assert answer["action"] == ("NONE" if allowed else "BLOCKED")
-    failing = GuardCore(
-        [Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), "raises")
-    )
-    with TestClient(make_app(failing)) as other:
+    with TestClient(make_app(guard_with(Faulty(reader, "raises")))) as other:
         answer = other.post("/v1/guard/beta/litellm_basic_guardrail_api", json=body).json()
     assert answer["action"] == "BLOCKED"
     assert "refunds" in answer["blocked_reason"]
@@ -88,10 +83,8 @@ def test_policies_and_health(client, bundles):
     ("content", "status", "words"),
     [
         (b'{"messages": oops}', 400, "not JSON at character 13"),
-        (b'{"deadline_ms": ' + b"1" * 5000 + b"}", 400, "body"),
         (b"[]", 400, "body"),
         (b"{}", 400, "messages: Field required"),
-        (b'{"messages": []}', 400, "empty"),
         (b'{"messages": "hi"}', 400, "messages"),
         (b'{"messages": [{"role": "user"}]}', 400, "content is missing"),
         (b'{"messages": [{"role": "wizard", "content": "hi"}]}', 400, "role"),
@@ -99,12 +92,10 @@ def test_policies_and_health(client, bundles):
         (b'{"messages": [{"role": "user", "content": "hi"}], "polices": ["advice"]}', 400, "polices"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "policies": ["x"]}', 404, "x is not served"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "deadline_ms": 0}', 400, "deadline_ms"),
-        (b'{"messages": [{"role": "user", "content": "hi"}], "deadline_ms": true}', 400, "deadline_ms"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "priority": %d}' % 10**30, 400, "priority"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "' + b"k" * 900_000 + b'": 1}', 400, "kkk"),
         (b'{"messages": [{"role": "user", "content": "' + b"a" * gate.MOST_BYTES + b'"}]}', 413, "bytes"),
         (b"\xff\xfe", 400, ""),
-        (b"[" * 100_000, 400, ""),
     ],
 )
 def test_what_is_no_request_is_one_message(client, content, status, words):
@@ -147,23 +138,6 @@ def test_a_policy_that_has_the_name_of_an_openai_category_is_found_under_it(bund
     assert getattr(found.category_scores, category) == 1.0
 
 
-@pytest.mark.parametrize("flagged", ["self-harm", "self_harm"])
-def test_two_policies_whose_names_are_one_category_to_openai_have_a_verdict_each(flagged, bundles, renderer):
-    class Sure:
-        async def read(self, prefix, asked, request):
-            for index, item in enumerate(asked):
-                yield Reading(index, (50.0, -50.0) if item.policy.id == flagged else (-50.0, 50.0))
-
-    one, other = map(Served.of, bundles)
-    served = [
-        replace(item, manifest=replace(item.manifest, policy=replace(item.policy, id=name)))
-        for item, name in zip((one, other), ("self-harm", "self_harm"), strict=True)
-    ]
-    with TestClient(make_app(GuardCore(served, renderer, Sure()))) as client:
-        answer = client.post("/v1/moderations", json={"input": "Hello."}).json()["results"][0]
-    assert answer["categories"] == {name: name == flagged for name in ("self-harm", "self_harm")}
-
-
 def test_moderations_take_one_input_in_parts(client):
     parts = [{"type": "text", "text": "Take"}, {"type": "text", "text": "two."}]
     found = client.post("/v1/moderations", json={"input": parts}).json()["results"]
@@ -186,12 +160,7 @@ TURN = '"structured_messages": [{"role": "user", "content": "hi"}]'
         ("/v1/moderations", '{"input": "hi", "polices": ["advice"]}'),
         ("/v1/decisions", '{"input": "hi", "questions": [{"type": "predicate", "instructions": "policy:advice"}]}'),
         (LITELLM, f'{{{TURN}, "additional_provider_specific_params": {{"polices": ["advice"]}}}}'),
-        (
-            "/v1/decisions",
-            '{"model": "alora", "input": "hi", "questions": [{"name": "\\ud800", "question": "advice"}]}',
-        ),
         (LITELLM, f'{{{TURN}, "additional_provider_specific_params": {{"policies": 5}}}}'),
-        (LITELLM, f'{{{TURN}, "additional_provider_specific_params": {{"policies": [1]}}}}'),
     ],
 )
 def test_a_wrong_value_on_any_route_is_400(client, path, content):
@@ -246,7 +215,7 @@ OPTIONS = {"policies": ["advice"], "deadline_ms": 5000, "on_failure": "open", "c
         (LITELLM, {"structured_messages": MESSAGES, "additional_provider_specific_params": OPTIONS}),
     ],
 )
-def test_every_route_takes_the_options(bundles, renderer, path, body):
+def test_every_route_takes_the_options(guard_with, path, body):
     seen = []
 
     class Reader:
@@ -255,57 +224,15 @@ def test_every_route_takes_the_options(bundles, renderer, path, body):
             for index in range(len(asked)):
                 yield Reading(index, (1.0, -1.0))
 
-    with TestClient(make_app(GuardCore([Served.of(bundle) for bundle in bundles], renderer, Reader()))) as client:
+    with TestClient(make_app(guard_with(Reader()))) as client:
         assert client.post(path, json=body).status_code == 200
     assert seen == [OPTIONS] * len(body.get("input", [1]))
 
 
-def test_a_bad_text_ends_the_work_for_the_others(bundles, renderer):
-    closed = threading.Event()
-
-    class Hangs:
-        async def read(self, prefix, asked, request):
-            try:
-                await asyncio.Event().wait()
-                yield
-            finally:
-                closed.set()
-
-    reader = Hangs()
-    app = make_app(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))
-    with TestClient(app) as client:
-        answer = client.post("/v1/moderations", json={"input": ["Hello.", "word " * 3000]})
-        assert (answer.status_code, closed.wait(5)) == (413, True)
-
-
-def asgi(app, path, receive):
-    """One request as a server hands it on; the status of what was answered."""
-    scope = {
-        "type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": "", "http_version": "1.1",
-        "scheme": "http", "headers": [(b"content-type", b"application/json")], "app": app,
-    }  # fmt: skip
-    sent = []
-
-    async def send(message):
-        sent.append(message.get("status"))
-
-    asyncio.run(asyncio.wait_for(app(scope, receive, send), 60))
-    return sent[:1]
-
-
-def test_a_client_that_closes_in_its_body_is_no_error(guard):
-    arriving = iter([{"type": "http.request", "body": b'{"mess', "more_body": True}, {"type": "http.disconnect"}])
-
-    async def receive():
-        return next(arriving)
-
-    assert asgi(make_app(guard), "/v1/guard", receive) == [499]
-
-
 @pytest.mark.parametrize("path", ["/v1/guard", "/v1/moderations"])
-def test_a_client_that_goes_away_is_read_for_no_longer(base, bundles, renderer, path):
-    reader = Faulty(PackedReader(base, bundles), "hangs")
-    app = make_app(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))
+def test_a_client_that_goes_away_is_read_for_no_longer(guard_with, reader, path):
+    faulty = Faulty(reader, "hangs")
+    app = make_app(guard_with(faulty))
     body = json.dumps({"messages": MESSAGES}).encode()
     arriving = iter([{"type": "http.request", "body": body}])
     scope = {
@@ -324,29 +251,18 @@ def test_a_client_that_goes_away_is_read_for_no_longer(base, bundles, renderer, 
 
     async def ask():
         await asyncio.wait_for(app(scope, receive, send), 60)
-        while not reader.closed:
+        while not faulty.closed:
             await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(ask(), 60))
 
 
-def test_nul_bytes_are_text(client):
-    messages = [{"role": "user", "content": "a\0b"}]
-    assert client.post("/v1/guard", json={"messages": messages}).json()["complete"] is True
-
-
 @pytest.mark.parametrize(("fault", "status"), [("dead", 503), ("full", 429)])
-def test_a_dead_engine_is_503_and_a_full_one_429_also_in_mid_stream(base, bundles, renderer, fault, status):
-    broken = GuardCore([Served.of(bundle) for bundle in bundles], renderer, Faulty(PackedReader(base, bundles), fault))
-    with TestClient(make_app(broken)) as client:
+def test_a_dead_engine_is_503_and_a_full_one_429_also_in_mid_stream(guard_with, reader, fault, status):
+    with TestClient(make_app(guard_with(Faulty(reader, fault)))) as client:
         assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == status
         said = client.post("/v1/guard", json={"messages": MESSAGES, "stream": True}).text
     assert [line for line in said.splitlines() if line.startswith("event")] == ["event: verdict", "event: error"]
-
-
-def test_metrics_are_where_the_docs_say(client):
-    answer = client.get("/metrics", follow_redirects=False)
-    assert (answer.status_code, "alora_guard_requests_total" in answer.text) == (200, True)
 
 
 @pytest.mark.parametrize("variable", ["VLLM_API_KEY", "ALORA_ADMIN_KEY"])

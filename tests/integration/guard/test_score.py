@@ -56,26 +56,3 @@ def test_policies_that_change_under_way_stop_the_job(url, log, tmp_path, capsys,
     assert main(["score", f"scorer={url}", f"data={log}", f"output={tmp_path / 'v.parquet'}"]) == 1
     assert "@000000000000" in capsys.readouterr().err
     assert not (tmp_path / "v.parquet").exists()
-
-
-def test_a_policy_that_is_withdrawn_under_way_costs_no_row(url, guard, log, tmp_path, capsys, monkeypatch):
-    asked = ["score", f"scorer={url}", f"data={log}", f"output={tmp_path / 'v.parquet'}", "logs.shard_rows=4"]
-    choose, served, count = guard.choose, guard.served, []
-
-    def withdrawing(names):
-        count.append(names)
-        guard.served = served[:1] if len(count) > 10 else served
-        try:
-            return choose(names)
-        finally:
-            guard.served = served  # else its weights would be unloaded, which nobody gives back here
-
-    with monkeypatch.context() as patch:
-        patch.setattr(guard, "choose", withdrawing)
-        assert main(asked) == 2
-    said = capsys.readouterr().err
-    assert "answered 404: policies: refunds is not served; choose from advice" in said
-    assert "the same command goes on behind them" in said
-    assert not (tmp_path / "v.parquet").exists()
-    assert main(asked) == 0
-    assert len(pyarrow.parquet.read_table(tmp_path / "v.parquet")) == 19

@@ -88,10 +88,10 @@ class Seeing:
 
 
 @pytest.fixture
-def seeing(bundles, base, renderer):
+def seeing(guard_with, base):
     """Post to a guard that flags what is promised; what it read, in order."""
     reader = Seeing(base.tokenizer, "promise")
-    with TestClient(make_app(GuardCore([Served.of(bundle) for bundle in bundles], renderer, reader))) as client:
+    with TestClient(make_app(guard_with(reader))) as client:
         yield client, reader.seen
 
 
@@ -206,7 +206,10 @@ def test_t4_true_and_false_are_the_positive_label_and_any_other(client):
 
 @pytest.mark.parametrize(
     ("field", "value", "status"),
-    [("stream", False, 200), ("stream", True, 400), ("on_failure", "closed", 200), ("on_failure", "open", 400)],
+    [
+        *(("stream", False, 200), ("stream", True, 400), ("on_failure", "closed", 200), ("on_failure", "open", 400)),
+        *(("cache_salt", "tenant", 400), ("policies", ["advice"], 400)),
+    ],
 )
 def test_t4_an_option_that_says_what_is_done_anyway_is_taken(client, field, value, status):
     answer = client.post("/v1/decisions", json=decision("Hi", **{field: value}))
@@ -242,9 +245,8 @@ def test_t7_no_other_question_is_answered_under_an_adapters_name(guard, bundles,
 
 
 @pytest.mark.parametrize("on_failure", ["open", "closed"])
-def test_t8_an_answer_without_every_verdict_says_so(bundles, renderer, reader, on_failure):
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], renderer, Faulty(reader, "raises"))
-    with TestClient(make_app(guard)) as client:
+def test_t8_an_answer_without_every_verdict_says_so(guard_with, reader, on_failure):
+    with TestClient(make_app(guard_with(Faulty(reader, "raises")))) as client:
         sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
         options = {"on_failure": on_failure, "policies": ["advice", "refunds"]}
         result = sdk.moderations.create(input="Hi", extra_body=options).results[0].model_dump()
