@@ -40,16 +40,6 @@ def test_a_conversation_in_any_form(battery, given):
     assert [one.probability for one in battery.score(given)] == [one.probability for one in wanted]
 
 
-def test_many_rows_are_read_as_they_are_needed(battery):
-    def rows():
-        for _ in range(3000):  # more tokens than are computed together
-            yield {"id": 7, "messages": TALK}
-        raise RuntimeError("nobody asked for this one")
-
-    scored = battery.score_many(rows())
-    assert next(scored).conversation == "7"
-
-
 def test_threads_that_share_it_get_the_verdicts_of_one(battery):
     talks = [[{"role": "user", "content": f"My order {number} is late."}] for number in range(12)]
     wanted = [[verdict.probability for verdict in battery.score(talk)] for talk in talks]
@@ -133,8 +123,6 @@ def test_what_is_wrong_is_said(battery):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"messages": TALK, "generated_text": "Ho"}, "'generated_text' is not read"),
-        ({"messages": TALK, "body": "Ho", "id": "1"}, "'body' is not read"),
         ({"messages": TALK, "response": "Ho"}, "'response' is not read: .*; give a list of messages, with every turn"),
         ({"prompt": "Hi", "response": "Ho", "thread": TALK}, "'thread' is not read"),
     ],

@@ -60,11 +60,6 @@ def test_help_on_a_verb_either_way(capsys):
     assert "export.golden_rows" in texts[0]
 
 
-def test_no_verb_shows_the_help_and_is_a_misuse(capsys):
-    assert main([]) == 2
-    assert "alora <verb>" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("error", "exit_code", "words"),
     [

@@ -46,10 +46,7 @@ def test_planted_faults_are_found_and_fail(tmp_path: Path):
     assert result.stdout.index("torchvision 0.99") < re.search(r"peft \S+ does", result.stdout).start(), (
         "others may be broken by it"
     )
-    assert re.search(
-        r"peft \S+ does not load \(libfoo.so: cannot open\); pip install 'peft<",
-        result.stdout,
-    )
+    assert re.search(r"peft \S+ does not load \(libfoo.so: cannot open\); pip install 'peft<", result.stdout)
     assert re.search(r"gguf \S+ does not load \(7\)", result.stdout)
     assert "set ALORA_CACHE to a folder of yours" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr

@@ -327,12 +327,6 @@ def test_a_run_is_recalibrated_where_its_link_leads(run_folder, place):
     assert load_bundle(run_folder / "battery/advice").manifest.operating_point != before
 
 
-def test_a_bundle_that_is_copied_over_the_runs_link_replaces_what_it_leads_to(run_folder, bundle):
-    assert main(["export", f"artifact={bundle}", f"output={run_folder / 'bundle'}"]) == 0
-    assert (run_folder / "bundle").readlink() == Path("battery/advice")
-    assert load_bundle(run_folder / "battery/advice").manifest == load_bundle(bundle).manifest
-
-
 def test_an_adapter_of_a_run_goes_by_its_runs_settings(run_folder, tmp_path):
     """Before there is a bundle; the adapter is named by its folder or by its run's link to it."""
     shutil.rmtree(run_folder / "battery")

@@ -104,35 +104,9 @@ def test_what_was_fetched_once_is_there_offline(hub, monkeypatch):
     assert fetch_bundle("me/advice", hub.endpoint) == first
 
 
-def test_a_bundle_that_was_changed_on_the_hub_is_refused(hub):
-    hub.files["golden.jsonl"] = hub.files["golden.jsonl"].replace(b"0", b"1", 1)
-    with pytest.raises(BundleError, match="was changed after it was written"):
-        load_bundle(fetch_bundle("me/advice", hub.endpoint))
-
-
-def test_a_link_in_the_fetched_folder_that_leads_elsewhere_is_refused(hub, tmp_path):
-    fetched = fetch_bundle("me/advice", hub.endpoint)
-    (tmp_path / "mine").write_bytes((fetched / "README.md").read_bytes())
-    (fetched / "README.md").unlink()
-    (fetched / "README.md").symlink_to(tmp_path / "mine")
-    with pytest.raises(BundleError, match="is a link, and may lead to any file of yours"):
-        load_bundle(fetched)
-
-
 def test_a_repository_without_a_bundle(hub):
     hub.files = {"README.md": b"hello"}
     with pytest.raises(BundleError, match=r"holds no alora\.json, so it is not a bundle"):
-        fetch_bundle("me/advice", hub.endpoint)
-
-
-def test_a_repository_that_is_not_there(hub):
-    with pytest.raises(BundleError, match="there is no folder me/refunds, and it cannot be fetched from the hub"):
-        fetch_bundle("me/refunds", hub.endpoint)
-
-
-def test_offline_is_said(hub, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(BundleError, match="HF_HUB_OFFLINE"):
         fetch_bundle("me/advice", hub.endpoint)
 
 

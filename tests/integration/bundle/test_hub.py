@@ -105,12 +105,6 @@ def test_public_when_asked(hub, folder):
     assert hub.created[0].get("private", hub.created[0].get("visibility")) in (False, "public")
 
 
-def test_a_repository_that_is_there_gets_another_commit(hub, folder):
-    for _ in range(2):
-        push_bundle(folder, "me/advice", endpoint=hub.endpoint)
-    assert (len(hub.created), len(hub.commits)) == (1, 2)
-
-
 def test_a_damaged_bundle_is_not_sent(hub, folder):
     (folder / "golden.jsonl").write_text("")
     with pytest.raises(BundleError, match="cut short"):
@@ -122,15 +116,3 @@ def test_a_hub_that_refuses(hub, folder):
     hub.status = 403
     with pytest.raises(BundleError, match=r"'me/advice' is not taken by the hub.*hf auth login"):
         push_bundle(folder, "me/advice", endpoint=hub.endpoint)
-
-
-@pytest.mark.parametrize("name", ["me/advice/again", "a b", "-x-"])
-def test_an_impossible_name(name, hub, folder):
-    with pytest.raises(BundleError, match="is not taken by the hub"):
-        push_bundle(folder, name, endpoint=hub.endpoint)
-
-
-def test_offline_is_said(folder, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(BundleError, match="HF_HUB_OFFLINE"):
-        push_bundle(folder, "me/advice")

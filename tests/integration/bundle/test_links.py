@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE, load_adapter
 from alora.bundle.artifact import find_artifact
 from alora.bundle.battery import write_battery
 from alora.bundle.manifest import BUNDLE_FILES
 from alora.bundle.read import load_battery, load_bundle
 from alora.bundle.write import copy_bundle
 from alora.cli import main
-from alora.errors import AdapterError, BundleError
+from alora.errors import BundleError
 from alora.received import file_record
 from alora.training.layout import link_only
 from tests.integration.bad_input.conftest import tree
@@ -39,18 +38,6 @@ def test_no_file_of_a_bundle_is_a_link(name, folder, tmp_path):
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", [CONFIG_FILE, WEIGHTS_FILE])
-def test_no_file_of_an_adapter_is_one(name, folder, tmp_path):
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        shutil.copy(folder / file, adapter / file)
-    load_adapter(adapter)
-    lead_out(adapter / name, tmp_path / "elsewhere")
-    with pytest.raises(AdapterError, match=f"{name} is a link"):
-        load_adapter(adapter)
-
-
 def test_a_card_that_leads_to_a_secret_is_not_exported(folder, tmp_path, capsys):
     """Signed again, so that nothing but the link tells."""
     secret = tmp_path / "id_rsa"
@@ -64,19 +51,6 @@ def test_a_card_that_leads_to_a_secret_is_not_exported(folder, tmp_path, capsys)
         assert main(["export", f"artifact={folder}", more]) == 2
         assert "README.md is a link" in capsys.readouterr().err
     assert tree(tmp_path) == before
-
-
-def test_folders_inside_are_no_links_either(folder, tmp_path):
-    battery = tmp_path / "battery"
-    battery.mkdir()
-    shutil.copytree(folder, battery / "advice")
-    write_battery(battery, [load_bundle(battery / "advice")])
-    assert [bundle.policy.id for bundle in load_battery(battery)] == ["advice"]
-    shutil.rmtree(battery / "advice")
-    (battery / "advice").symlink_to(folder)
-    for act in (load_battery, find_artifact):
-        with pytest.raises(BundleError, match="battery/advice is a link"):
-            act(battery)
 
 
 @pytest.fixture
@@ -141,22 +115,3 @@ def test_nor_what_a_run_keeps(name, run, tmp_path, monkeypatch):
     if name.startswith("battery"):
         with pytest.raises(BundleError, match=f"{name} is a link"):
             find_artifact(".")
-
-
-@pytest.mark.parametrize(
-    ("name", "target"),
-    [
-        ("bundle", "{away}"),
-        ("bundle", "../run/battery/advice"),
-        ("adapter", "policies/../adapter"),
-        ("report.html", "{away}"),
-    ],
-)
-def test_a_runs_own_links_lead_to_its_only_policy_and_nowhere_else(name, target, run, folder):
-    assert find_artifact(run / "bundle").folder == run / "battery/advice"
-    assert find_artifact(run / "adapter").folder == run / "policies/advice/adapter"
-    (run / name).unlink()
-    (run / name).symlink_to(target.format(away=folder))
-    for artifact in (run / part for part in PARTS if part != name):
-        with pytest.raises(BundleError, match=f"{name} is a link"):
-            find_artifact(artifact)

@@ -1,12 +1,11 @@
 """vLLM's certificate goes into a bundle's certificate, and everything else of the bundle stays what it is."""
 
 import json
-import os
 from dataclasses import replace
 
 import pytest
 
-from alora.bundle.manifest import CERTIFICATE_FILE, MANIFEST_FILE
+from alora.bundle.manifest import CERTIFICATE_FILE
 from alora.bundle.move import add_vllm_certificate
 from alora.bundle.read import load_bundle
 from alora.bundle.write import BundleContents, write_bundle
@@ -76,20 +75,6 @@ def test_a_certificate_that_cannot_be_added_leaves_the_bundle_as_it_was(folder, 
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_where_a_file_has_one_name_only_a_copy_keeps_its_time(folder, certificate, monkeypatch):
-    weights = folder / "adapter_model.safetensors"
-    os.utime(weights, (1, 1))
-
-    def no_link(*names):
-        raise OSError
-
-    monkeypatch.setattr(os, "link", no_link)
-    before = weights.stat()
-    add_vllm_certificate(load_bundle(folder), certificate)
-    assert weights.stat().st_ino != before.st_ino
-    assert weights.stat().st_mtime_ns == before.st_mtime_ns
-
-
 def test_a_plain_lora_has_nothing_to_add_to(base, certificate, tmp_path):
     contents = BundleContents(POLICIES["advice"], PROMPT, base=base, weights=make_adapter(base, activated=False))
     bundle = write_bundle(contents, tmp_path / "lora", golden_rows=1)
@@ -105,14 +90,3 @@ def test_an_edited_certificate_is_found(folder, certificate):
     file.write_text(json.dumps(told))
     with pytest.raises(BundleError, match=CERTIFICATE_FILE):
         load_bundle(folder)
-
-
-def test_a_failed_parity_says_why(contents):
-    off = ControlRecord("adapter silently off", False, "")
-    parity = replace(PARITY, difference=0.5, passed=False, controls=(off,))
-    failed = replace(contents.certificate, passed=False, parity=parity)
-    assert failed.failures == (
-        "golden rows: answers in float32 differ from the bundle's in float32 by 0.5 (tolerance 0.001)",
-        "golden rows: control not caught: adapter silently off",
-    )
-    assert (contents.certificate.failures, MANIFEST_FILE) == ((), "alora.json")

@@ -18,17 +18,16 @@ from peft import PeftModel
 from alora.activation import peft_offset
 from alora.bundle import write
 from alora.bundle.golden import write_golden
-from alora.bundle.manifest import CardRecord, Manifest, manifest_from_dict
+from alora.bundle.manifest import CardRecord, manifest_from_dict
 from alora.bundle.read import check_golden, load_bundle
-from alora.bundle.write import BundleContents, copy_bundle, public_source, write_bundle
-from alora.config.schema import EvaluationSettings, PromptSettings
+from alora.bundle.write import BundleContents, copy_bundle, write_bundle
+from alora.config.schema import EvaluationSettings
 from alora.data.probes import probe_conversations
 from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import Estimate
 from alora.evaluation.tables import evaluate
 from alora.prompt.render import Renderer
-from alora.text import content_digest
 from tests.forked import Forked, kill_when
 from tests.integration.bundle.conftest import POINT, POLICIES, PROMPT, make_adapter, make_base, make_contents
 
@@ -264,20 +263,6 @@ def test_nothing_in_it_names_this_machine(tmp_path):
     assert "conversation.json base.source=FOLDER_OF_THE_BASE\n" in card
 
 
-@pytest.mark.parametrize(
-    ("source", "public"),
-    [
-        ("Qwen/Qwen3-4B", ("Qwen/Qwen3-4B", False)),
-        ("smollm2", ("smollm2", False)),
-        ("/data/models/mine", ("mine", True)),
-        ("./mine", ("mine", True)),
-        ("~/models/mine", ("mine", True)),
-    ],
-)
-def test_public_source(source, public):
-    assert public_source(source) == public
-
-
 def test_the_card_says_what_matters(contents, tmp_path):
     rng = np.random.default_rng(0)
     label_ids = (rng.random(60) < 0.5).astype(np.int64)
@@ -343,24 +328,6 @@ def test_names_in_the_card_are_no_markup(contents, tmp_path):
     assert "license: mit" not in card.split("---\n")[1]
     assert '| `"a \\u007c b"` | `Yes` |' in card
     assert '| `"c \\u0060 d"` | `No` |' in card
-
-
-def test_manifest_labels_keep_their_order(contents, tmp_path):
-    reversed_labels = replace(contents.policy, labels=("z", "a"), answers=("No", "Yes"))
-    bundle = write_bundle(replace(contents, policy=reversed_labels), tmp_path / "b", golden_rows=1)
-    assert bundle.policy.positive == "z"
-    content = bundle.manifest.as_dict()
-    swapped = content | {"policy": content["policy"] | {"labels": dict(reversed(content["policy"]["labels"].items()))}}
-    assert content_digest(swapped) != content_digest(content)
-
-
-def test_manifest_settings_survive(contents, tmp_path):
-    prompt = PromptSettings(layout="turns", instruction="rule", max_prefix_tokens=333, truncation="start")
-    renderer = Renderer(contents.base.tokenizer, prompt)
-    assert renderer.suffix(contents.policy).invocation_ids == contents.weights.spec.invocation_ids
-    bundle = write_bundle(replace(contents, prompt=prompt), tmp_path / "b", golden_rows=2)
-    assert bundle.manifest.prompt == prompt
-    assert isinstance(bundle.manifest, Manifest)
 
 
 @pytest.mark.parametrize("dangling", [False, True])

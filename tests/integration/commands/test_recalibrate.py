@@ -79,28 +79,6 @@ def test_what_is_told_is_what_each_threshold_does_on_the_rows(run, tmp_path, mon
         assert [told[name] for name in names] == pytest.approx(rates)
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_a_bundle_that_is_replaced_meanwhile_is_not_written_over(named, run, tmp_path, monkeypatch, capsys):
-    """By a new training, which would be gone."""
-    place, newer = shutil.copytree(run / "battery/toy", tmp_path / "toy"), tmp_path / "newer"
-    given = [f"base.source={run.parent / 'base'}", f"data.validation={run.parent / 'test.jsonl'}"]
-    assert main(["recalibrate", f"artifact={place}", f"output={newer}", *given]) == 0
-    refit, told = recalibrate._refit, (newer / "alora.json").read_bytes()
-
-    def replaced(*asked):
-        found = refit(*asked)
-        place.rename(tmp_path / "older")
-        newer.rename(place)
-        return found
-
-    monkeypatch.setattr(recalibrate, "_refit", replaced)
-    given += [f"output={tmp_path / '..' / tmp_path.name / 'toy'}"] if named else []
-    assert main(["recalibrate", f"artifact={place}", *given]) == 2
-    assert "toy was replaced while this ran, and would be written over; start again" in capsys.readouterr().err
-    assert (place / "alora.json").read_bytes() == told
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["older", "toy"]
-
-
 def test_a_battery_does_not_take_the_place_of_one_with_other_bundles(run, tmp_path, capsys):
     shutil.copytree(run / "battery/toy", tmp_path / "other")
     (tmp_path / "battery.json").write_text(listed := json.dumps({"schema_version": 1, "bundles": ["other"]}))

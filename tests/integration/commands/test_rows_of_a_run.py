@@ -82,17 +82,6 @@ def threshold(place, name="run"):
     return json.loads((place / name / "battery/toy/alora.json").read_text())["operating_point"]["threshold"]
 
 
-@pytest.mark.parametrize(("verb", "rows"), [("evaluate", "test"), ("fleet", "test"), ("recalibrate", "validation")])
-def test_a_role_map_that_splits_no_text_is_refused(verb, rows, place, capsys):
-    file, output = place / f"{rows}.jsonl", place / ("new" if verb != "fleet" else "fleet.json")
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    texts = [line | {"prompt": f"Chat started\nAgent: {line['prompt']}"} for line in lines]
-    file.write_text("".join(json.dumps(line) + "\n" for line in texts))
-    given = (f"data.{rows}={file}", f"output={output}", "data.role_map={Agent: assistant}")
-    assert main([verb, f"artifact={place / 'run'}", *given]) == 2
-    assert "[TRANSCRIPT]" in capsys.readouterr().err
-
-
 def test_one_column_named_leaves_the_others_to_the_run(place):
     as_trained = evaluated(place)
     assert as_trained["alora"] > 0.9

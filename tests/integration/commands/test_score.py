@@ -8,7 +8,6 @@ import pytest
 import alora
 from alora.bundle.read import load_battery
 from alora.cli import main
-from alora.config import paths
 from alora.config.schema import DataSettings
 from alora.errors import RunError
 from alora.guard.core import GuardCore
@@ -69,13 +68,6 @@ def test_without_output_the_lines_are_printed_alone(rows, wanted, capsys):
     assert equal(read(capsys.readouterr().out)[1], wanted)
 
 
-def test_an_array_of_rows_is_no_conversation(rows, wanted, tmp_path, capsys):
-    array = tmp_path / "rows.json"
-    array.write_text(json.dumps([json.loads(line) for line in rows.read_text().splitlines() if line.strip()]))
-    assert score(array) == 0
-    assert equal(read(capsys.readouterr().out)[1], wanted)
-
-
 def test_rows_on_a_guard(rows, wanted, capsys):
     bundles = load_battery(store.battery())
     reader = PackedReader(store.base(), bundles)
@@ -85,15 +77,6 @@ def test_rows_on_a_guard(rows, wanted, capsys):
         assert equal(read(capsys.readouterr().out)[1], wanted)
         assert score(rows, f"scorer={url}", f"policies=[{bundles[1].policy.id}]") == 0
         assert equal(read(capsys.readouterr().out)[1], [mine[1:] for mine in wanted])
-
-
-def test_speakers_that_are_not_split_are_refused(tmp_path, capsys):
-    rows, talk = tmp_path / "rows.jsonl", tmp_path / "talk.json"
-    talk.write_text(one := json.dumps({"chat": "Chat started\nAgent: hello\nCustomer: hi"}))
-    rows.write_text(f"{one}\n" * 3)
-    for given in (rows, talk):
-        assert score(given, "data.columns.messages=chat", "data.role_map={Agent: assistant}") == 2
-        assert "[TRANSCRIPT]" in capsys.readouterr().err
 
 
 def test_one_conversation_is_split_into_turns_as_the_runs_rows_are(tmp_path, capsys, monkeypatch):
@@ -144,11 +127,6 @@ def test_a_row_that_is_too_long_is_named_and_the_old_file_stays(rows, tmp_path, 
     assert "rows.jsonl:3: the conversation: the prompt has" in capsys.readouterr().err
     assert output.read_text() == before
     assert [entry.name for entry in tmp_path.iterdir() if "alora-part" in entry.name] == []
-
-
-@pytest.mark.parametrize("given", ["/a/b", "./a/b", "../a", "~/a", "a", "a/b/c", "a/../b", "a/b@", "hub:a/b", "-a/b"])
-def test_a_path_is_no_hub_id(given):
-    assert not paths.HUB_ID.fullmatch(given)
 
 
 def test_an_artifact_that_is_neither_folder_nor_on_the_hub(rows, monkeypatch, capsys):

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from alora.adapter.bank import Bank, Route
-from alora.adapter.folder import AdapterSpec, AdapterWeights
-from alora.errors import AdapterError
 from alora.prefix import flash
 from alora.prefix.attention import Shape, shared_prefix_attention
 from alora.prefix.packed import PackedModel
@@ -233,24 +231,6 @@ def test_a_pass_of_some_policies_has_the_gradient_of_all(chosen):
         absent = [policy for policy in range(3) if policy not in chosen]
         assert not one.grad[absent].any()
     assert any(parameter.grad[chosen[0]].any() for parameter in together.parameters())
-
-
-def test_what_flattens_tokens_is_refused():
-    """As the experts of a mixture do: rows would meet other policies' adapters."""
-
-    class Flat(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.proj = torch.nn.Linear(8, 8)
-
-        def forward(self, x):
-            return self.proj(x.flatten(0, 1))
-
-    model = Flat()
-    weights = {"proj": (torch.ones(2, 8), torch.ones(8, 2))}
-    bank = Bank(model, [AdapterWeights(AdapterSpec(2, 4.0, ("proj",), None), weights)])
-    with bank.route(Route.of_rows([0, 0, 0], CPU)), pytest.raises(AdapterError, match="2-dimensional input"):
-        model(torch.ones(1, 3, 8))
 
 
 @pytest.mark.parametrize(

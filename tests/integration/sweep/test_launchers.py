@@ -136,11 +136,6 @@ def test_a_process_that_dies_is_lost_and_named(here):
     assert any("the launcher or sweeper gave up" in note for note in notes)
 
 
-def test_a_launcher_that_is_not_installed_is_named(here):
-    with pytest.raises(ConfigError, match=r"hydra/launcher=rq is not installed.*alora-toolkit\[launchers\]"):
-        _call("basic", "hydra/launcher=rq")
-
-
 @pytest.mark.parametrize(
     ("verb", "more", "place"),
     [
