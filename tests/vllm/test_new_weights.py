@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from alora.errors import AdapterError
-from alora.vllm_plugin import adapter_record, lora_ids
+from alora.vllm_plugin import lora_ids
 from alora.vllm_plugin.activation_source import engine_records
 from alora.vllm_plugin.refusals import RefusedRequest
 from tests.vllm import toys as store
@@ -182,20 +182,6 @@ def test_an_aborted_request_leaves_no_copy_behind(engine, rewritable):
     assert not copy.exists()
 
 
-def test_copies_do_not_grow_with_the_adapters_that_pass_through(engine, toys, monkeypatch):
-    """Nobody adds or removes one where requests alone name them, as in vLLM.LLM.generate."""
-    records = engine_records(engine.core)
-    monkeypatch.setattr(records, "_kept", 2)
-    monkeypatch.setattr(lora_ids, "_GRACE", 0.0)
-    for number, name in enumerate(["linear", "wide", "attention"] * 3, start=600):
-        engine.ask_one(prompt(40), ToyAdapter(name, number, toys[name].path, INVOCATION))
-    assert len([*Path(records.folder).iterdir()]) <= 4  # one is being asked about, and one is just let go
-    monkeypatch.setattr(lora_ids, "_GRACE", 60.0)
-    before = {*Path(records.folder).iterdir()}
-    engine.ask_one(prompt(40), ToyAdapter("linear", 620, toys["linear"].path, INVOCATION))
-    assert before <= {*Path(records.folder).iterdir()}  # a step that was sent may still load one
-
-
 def test_an_engine_knows_more_adapters_than_its_workers_hold(toys):
     """A guard asks for all of its adapters in turn: what is forgotten before its turn would be copied each time."""
     engine = SimpleNamespace(vllm_config=SimpleNamespace(lora_config=SimpleNamespace(max_cpu_loras=300)))
@@ -233,42 +219,6 @@ def test_every_file_that_makes_an_adapter_is_in_its_digest(rewritable, monkeypat
     Path(home, "README.md").write_text("not a part of it")
     assert records.read(home).digest in seen
     assert len(seen) == 4
-
-
-def test_an_adapter_that_changes_while_it_is_read_is_refused(rewritable, monkeypatch):
-    home, records, stock = rewritable(94), lora_ids.Records(), adapter_record._copy
-
-    def changing(source, target):
-        digest = stock(source, target)
-        edit_config(source, lora_alpha=5)
-        return digest
-
-    with monkeypatch.context() as patch:
-        patch.setattr(adapter_record, "_copy", changing)
-        with pytest.raises(AdapterError, match="changed while they were being read"):
-            records.read(home)
-    assert list(Path(records.folder).iterdir()) == [], "no half of it stays behind"
-    assert records.read(home).config.is_alora
-
-
-def test_an_adapter_that_cannot_be_copied_is_refused(rewritable, tmp_path):
-    """One that is too large for the disk, say."""
-    home = rewritable(95)
-    with pytest.raises(AdapterError, match="TMPDIR"):
-        adapter_record.read_record(home, str(tmp_path / "not there"))
-
-
-def test_a_change_that_keeps_size_and_time_is_seen(rewritable):
-    """As ``cp -p`` over a file makes it: only the time of the inode's own change differs."""
-    weights = Path(rewritable(97), "adapter_model.safetensors")
-    records = lora_ids.Records()
-    record, before = records.read(str(weights.parent)), weights.stat()
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert not record.unchanged()
-    assert records.read(str(weights.parent)).digest != record.digest
 
 
 def test_an_engine_lists_and_pins_by_its_users_ids(engine, rewritable):
