@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from alora.config.fill import nearest_key
 from alora.config.paths import expanded, recipes_folder
 from alora.config.schema import OF_ARTIFACT
 from alora.errors import ConfigError
@@ -111,6 +110,8 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
         if item.startswith("-") and item != "-":
             name = _LONG.get(name, name)
             if name not in FLAGS:
+                from alora.config.fill import nearest_key  # OmegaConf, which the client of a server may lack
+
                 key = nearest_key(name.lstrip("-").replace("-", "_"))  # of another tool's habit
                 after = waiting[0] if waiting and not equals and not waiting[0].startswith("-") else value
                 way = f"write {key}={after}" if key else "a setting is key=value, and --hydra-help lists the flags"
