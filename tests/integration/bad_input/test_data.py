@@ -96,7 +96,7 @@ POLICIES = {
 
 CONVERSATIONS = {
     "not JSON": ("hello", "talk.json: not JSON"),
-    "not UTF-8": (b"\xff\xfe{}", "talk.json: not UTF-8"),
+    "not UTF-8": (b"\xff\xfe{}", "talk.json: not JSON: 'utf-8'"),
     "no messages": ("{}", "talk.json: no column 'messages'"),
     "wrong types": (json.dumps(said(3)), "message 1: content is int 3"),
 }
