@@ -9,7 +9,7 @@ import pytest
 from alora.policy import read_policies
 
 ROOT = Path(__file__).parents[2]
-SPLITS = ("train", "validation", "test")
+SPLITS = {"quickstart": ("train", "test"), "battery": ("train", "validation", "test")}
 
 
 def _rows(recipe: str, split: str) -> list[dict]:
@@ -21,7 +21,7 @@ def _replies(rows: list[dict]) -> set[str]:
     return {message["content"] for row in rows for message in row["messages"] if message["role"] == "assistant"}
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", SPLITS["battery"])
 def test_every_policy_of_the_battery_has_both_labels_and_rows_without_one(split):
     counts = {policy.id: Counter() for policy in read_policies(ROOT / "recipes/battery/policies.yaml")}
     for row in _rows("battery", split):
@@ -33,17 +33,17 @@ def test_every_policy_of_the_battery_has_both_labels_and_rows_without_one(split)
         assert min(found.values()) >= 5
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", SPLITS["quickstart"])
 def test_the_quickstart_has_both_labels_in_equal_parts(split):
     found = Counter(row["label"] for row in _rows("quickstart", split))
     assert found["violation"] == found["ok"] >= 30
 
 
-@pytest.mark.parametrize("recipe", ["quickstart", "battery"])
+@pytest.mark.parametrize("recipe", SPLITS)
 def test_no_conversation_is_in_two_splits_and_test_rows_have_replies_of_their_own(recipe):
-    talks = [{json.dumps(row["messages"]) for row in _rows(recipe, split)} for split in SPLITS]
+    talks = [{json.dumps(row["messages"]) for row in _rows(recipe, split)} for split in SPLITS[recipe]]
     assert sum(map(len, talks)) == len(set().union(*talks))
     greetings = {"Hello, how can I help?", "Hi, what can I do for you?", "Hello, what can I do?",
                  "Sorry, I was away. How can I help?"}  # fmt: skip
-    seen = _replies(_rows(recipe, "train")) | _replies(_rows(recipe, "validation"))
+    seen = {reply for split in SPLITS[recipe][:-1] for reply in _replies(_rows(recipe, split))}
     assert _replies(_rows(recipe, "test")) & seen <= greetings
