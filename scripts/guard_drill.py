@@ -103,7 +103,7 @@ async def ask_all(url: str, count: int, first: int = 0) -> list[tuple[int | None
 
 
 def burst(server: Server, _: Path) -> dict[str, Any]:
-    """200 clients at once: who is answered, and who is told to come again."""
+    """200 clients at once: who gets an answer, and who a 429 with the time to come again."""
     asyncio.run(ask_all(server.url, 4))  # libraries set up what they do once
     answers = asyncio.run(ask_all(server.url, CLIENTS))
     waits = {code: max(taken for status, taken, _ in answers if status == code) for code, *_ in answers}

@@ -80,7 +80,7 @@ def _following(recipe: Recipe) -> str:
 
 
 def read_saved_recipe(path: str | os.PathLike[str]) -> Recipe:
-    """What :func:`save_recipe` wrote, typed; RunError where it is no YAML mapping, ConfigError for unknown keys."""
+    """What :func:`save_recipe` wrote, typed; RunError where it is not a YAML mapping, ConfigError for unknown keys."""
     file = Path(path)
     values = read_plain(file, RunError, "train again")
     if not (isinstance(values, dict) and values):

@@ -79,9 +79,9 @@ class Items:
         said = next((key for key in there if item[key] is not None), there[0] if there else "content")
         calling = who == "from" and item[who] in _CALLING
         role = "assistant" if calling else self._role(item.get(who))
-        given = [call for key in ("tool_calls", "function_call") for call in _listed(item.get(key) or [])]
+        given = [call for key in ("tool_calls", "function_call") for call in _as_list(item.get(key) or [])]
         if calling and isinstance(packed := unpacked(item.get(said)), dict | list):
-            given, item = _listed(packed), {**item, said: None}
+            given, item = _as_list(packed), {**item, said: None}
         thoughts = [key for key in _REASONING if role == "assistant" and item.get(key)]
         read = [who, said, "tool_calls", "function_call", "name", *thoughts, *media_of(item)]
         refusal = item.get("refusal")
@@ -273,5 +273,5 @@ def _named(item: Mapping[Any, Any]) -> str | None:
     return next((key for key in _WHO if item.get(key) is not None), None)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]

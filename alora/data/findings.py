@@ -26,11 +26,11 @@ class Finding:
     count: int = 1
 
     def __str__(self) -> str:
-        if self.count > 1 and self.where:
+        if not self.where:  # of the findings that are not shown
+            return self.problem
+        if self.count > 1:
             return f"{self.count} rows: {self.problem} (first: {self.where}) [{self.code}]"
-        return (
-            f"{self.where}: {self.problem} [{self.code}]" if self.where else self.problem
-        )  # of those that are not shown
+        return f"{self.where}: {self.problem} [{self.code}]"
 
 
 def as_lines(notes: Mapping[str, int]) -> list[str]:

@@ -66,9 +66,8 @@ def _read_parquet(path: Path, name: str, classes: Mapping[str, Sequence[str]]) -
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:  # one batch in memory at a time
-            with suppress(
-                ValueError, KeyError, TypeError
-            ):  # names of class numbers, as the package datasets writes them
+            # Names of class numbers, as the package datasets writes them.
+            with suppress(ValueError, KeyError, TypeError):
                 info = json.loads((file.schema_arrow.metadata or {})[b"huggingface"])["info"]
                 classes = {**classes, **class_names(info["features"])}
             rows = chain.from_iterable(batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
