@@ -1,10 +1,8 @@
 """What a server that is given the key may say of it."""
 
-import asyncio
 import json
 import socket
 import threading
-import time
 from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from traceback import format_exception
@@ -20,10 +18,8 @@ LONG = "sk-" + "0123456789abcdef" * 5  # cut in the middle by a message's bounds
 
 
 @contextmanager
-def raw(answer: bytes, *seconds: float):
-    """A server that answers one connection after the other by these bytes: the first after so many seconds, the next
-    after as many as are given next, or the last time again."""
-    delays = [*seconds] or [0.0]
+def raw(answer: bytes):
+    """A server that answers one connection after the other by these bytes."""
 
     def serve() -> None:
         while True:
@@ -35,7 +31,6 @@ def raw(answer: bytes, *seconds: float):
                 request = b""
                 while not request.endswith(b"}") and (more := connection.recv(65536)):
                     request += more  # all of it: a close with some of it unread would cut the answer
-                time.sleep(delays.pop(0) if len(delays) > 1 else delays[0])
                 connection.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -80,7 +75,6 @@ def server(status: int = 200, location: str | None = None, content: object = Non
 
 
 OK, END = "HTTP/1.1 200 OK\r\n", "\r\n\r\n"
-ONCE = f"{OK}Connection: close\r\nContent-Length: 2{END}ok".encode()  # else the next request may take its connection
 ANSWERS = {
     "no HTTP": lambda key: f"{key} is your key{END}",
     "header line": lambda key: f"{OK}{key} bad header{END}",
@@ -107,20 +101,6 @@ def test_no_error_shows_the_key(name, monkeypatch):
     with raw(ANSWERS[name](LONG).encode()) as url, Guard(url, timeout=5) as guard, pytest.raises(AloraError) as caught:
         guard.check([{"role": "user", "content": "Hello"}])
     assert LONG[:6] not in "".join(format_exception(caught.value, chain=True))
-
-
-def test_who_waits_for_a_connection_does_not_count_that_as_silence():
-    """80 answers of 0.05 s each, two at a time: together they take longer than the silence that ends one."""
-
-    async def ask(url):
-        http = Http(2)
-        sent = [http.exchange(url, {}, 2) for _ in range(80)]
-        answers = [text for _, text in await asyncio.gather(*sent)]
-        await http.close()
-        return answers
-
-    with raw(ONCE, 0.05) as url:
-        assert asyncio.run(ask(url)) == ["ok"] * 80
 
 
 def test_an_answer_to_another_request_is_none():

@@ -1,9 +1,7 @@
 """``export``, ``score`` and ``evaluate`` through the command line, on a base, a run and bundles on disk."""
 
-import html
 import io
 import json
-import re
 import shutil
 import sys
 from dataclasses import replace
@@ -21,7 +19,7 @@ from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, Recipe
 from alora.data.splits import read_splits
 from alora.evaluation.tables import read_evaluations, write_evaluations
-from alora.identity.certificate import ControlRecord, read_certificate, write_certificate
+from alora.identity.certificate import read_certificate, write_certificate
 from alora.training.layout import link_only
 from alora.training.run_folder import RunFolder
 from alora.verdict import label_probabilities
@@ -115,14 +113,6 @@ def expected(contents: BundleContents) -> float:
     return label_probabilities(logits.tolist(), contents.operating_point.temperature)[0]
 
 
-def test_score_prints_the_verdict(bundle, contents, place, capsys):
-    assert main(["score", f"artifact={bundle}", f"base.source={place / 'base'}", str(place / "talk.json")]) == 0
-    out = capsys.readouterr().out
-    assert f"{expected(contents):.4f}" in out
-    assert "0.4200" in out
-    assert contents.weights.digest[:12] in out
-
-
 def test_score_as_json_from_standard_input(bundle, contents, place, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(CONVERSATION).encode())))
     assert main(["score", f"artifact={bundle}", f"base.source={place / 'base'}", "conversation=-", "json=true"]) == 0
@@ -197,34 +187,6 @@ def test_evaluate_a_bundle(bundle, place, tmp_path, capsys):
     assert f"{own.metrics.value('auroc'):.3f}" in capsys.readouterr().out
 
 
-def test_the_page_of_evaluate_states_what_the_adapter_has_and_not_the_commands_recipe(bundle, place, tmp_path):
-    made, rows = load_bundle(bundle), place / "rows.jsonl"
-    (tmp_path / "recipe.yaml").write_text(
-        "# @package _global_\npolicy: {id: other, title: Another policy}\nadapter: {rank: 99}\n"
-        "prompt: {max_prefix_tokens: 77}\nevaluation: {target: recall}\n"
-    )
-    given = [f"artifact={bundle}", f"base.source={place / 'base'}", f"data.test={rows}", f"output={tmp_path}/e.json"]
-    assert main(["evaluate", f"recipe={tmp_path}/recipe.yaml", *given, "evaluation.bootstrap=0"]) == 0
-    page = html.unescape(re.sub(r"(\s*<[^>]+>\s*)+", " | ", (tmp_path / "e.html").read_text()))
-    spec, prompt = made.weights.spec, made.manifest.prompt
-    own = {"artifact": bundle, "base.source": place / "base", "adapter.rank": spec.rank, "policy.id": made.policy.id,
-           "data.test": rows, "prompt.max_prefix_tokens": prompt.max_prefix_tokens}  # fmt: skip
-    for name, value in own.items():
-        assert f"| {name} | {value} |" in page, name
-    assert not re.search(r"Another policy|\| (evaluation\.target|data\.validation_share|data\.noise) \|", page)
-
-
-def test_evaluate_a_battery_keeps_each_policys_rows(bundle, contents, place, tmp_path, capsys):
-    add_second(bundle, contents)
-    base, rows = f"base.source={place / 'base'}", f"data.test={place / 'rows.jsonl'}"
-    assert (
-        main(["evaluate", f"artifact={tmp_path}", base, rows, f"output={tmp_path / 'e'}", "evaluation.bootstrap=0"])
-        == 0
-    )
-    found = read_evaluations(tmp_path / "e" / "evaluation.json")
-    assert [(item.policy, item.metrics.rows) for item in found] == [("advice", 24), ("refunds", 16)]
-
-
 def test_evaluate_a_bare_adapter_is_uncalibrated(place, tmp_path, capsys):
     command = [
         "evaluate",
@@ -277,17 +239,6 @@ def test_export_makes_the_same_bundle_again(run_folder, tmp_path, capsys):
     moved = run_folder.rename(tmp_path / "the run")
     assert main(["export", f"artifact={moved}"]) == 1
     assert f"`alora validate 'artifact={moved}/policies/advice/adapter' " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("controls", [(), (ControlRecord("B = 0", True, "here"),)])
-def test_export_says_that_no_fault_was_planted(run_folder, tmp_path, capsys, controls):
-    file, bundle = run_folder / "policies/advice/identity.json", tmp_path / "again"
-    certificate = read_certificate(file)
-    records = tuple(replace(record, controls=controls) for record in certificate.dtypes)
-    write_certificate(replace(certificate, dtypes=records), file)
-    assert main(["export", f"artifact={run_folder}", f"output={bundle}"]) == 0
-    assert ("passed in float32, without negative controls" in capsys.readouterr().out) is not bool(controls)
-    assert ("It was made without negative controls" in (bundle / "README.md").read_text()) is not bool(controls)
 
 
 def test_export_takes_the_operating_point_from_the_evaluation(run_folder, bundle, place, tmp_path, capsys):
@@ -356,14 +307,6 @@ def test_export_replaces_no_bundle_of_another_policy(bundle, contents, tmp_path,
     assert main(["export", f"artifact={bundle}", f"output={other}"]) == 2
     assert "holds the bundle of the policy 'refunds', not of 'advice'" in capsys.readouterr().err
     assert {file.name: file.read_bytes() for file in other.iterdir()} == before
-
-
-@pytest.mark.parametrize("base", [[], ["base.source=a/base"]])
-def test_export_of_an_unproven_adapter_is_refused(run_folder, tmp_path, capsys, base):
-    (run_folder / "policies/advice/identity.json").unlink()
-    assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'b'}", *base]) == 1
-    assert " ".join(["/adapter", *base, "output="]) in capsys.readouterr().err
-    assert not (tmp_path / "b").exists()
 
 
 def test_a_plain_lora_goes_all_the_way(contents, place, tmp_path, capsys):

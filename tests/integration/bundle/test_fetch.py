@@ -98,18 +98,6 @@ def test_a_battery_is_fetched_with_the_bundles_that_it_lists(hub, folder, monkey
         load_battery(fetched.folder.parent)
 
 
-def test_what_was_fetched_once_is_there_offline(hub, monkeypatch):
-    first = fetch_bundle("me/advice", hub.endpoint)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert fetch_bundle("me/advice", hub.endpoint) == first
-
-
-def test_a_repository_without_a_bundle(hub):
-    hub.files = {"README.md": b"hello"}
-    with pytest.raises(BundleError, match=r"holds no alora\.json, so it is not a bundle"):
-        fetch_bundle("me/advice", hub.endpoint)
-
-
 @pytest.mark.parametrize("name", ["../x", "a--b/c..d", "me/advice@../../x"])
 def test_an_impossible_name(name, hub):
     with pytest.raises(BundleError):

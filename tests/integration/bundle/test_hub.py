@@ -100,19 +100,8 @@ def test_one_commit_with_the_bundle_and_nothing_else(hub, folder):
     assert hub.cards == [(folder / "README.md").read_text()]
 
 
-def test_public_when_asked(hub, folder):
-    push_bundle(folder, "me/advice", private=False, endpoint=hub.endpoint)
-    assert hub.created[0].get("private", hub.created[0].get("visibility")) in (False, "public")
-
-
 def test_a_damaged_bundle_is_not_sent(hub, folder):
     (folder / "golden.jsonl").write_text("")
     with pytest.raises(BundleError, match="cut short"):
         push_bundle(folder, "me/advice", endpoint=hub.endpoint)
     assert hub.created == []
-
-
-def test_a_hub_that_refuses(hub, folder):
-    hub.status = 403
-    with pytest.raises(BundleError, match=r"'me/advice' is not taken by the hub.*hf auth login"):
-        push_bundle(folder, "me/advice", endpoint=hub.endpoint)

@@ -8,34 +8,13 @@ import pytest
 
 from alora.bundle.artifact import find_artifact
 from alora.bundle.battery import write_battery
-from alora.bundle.manifest import BUNDLE_FILES
 from alora.bundle.read import load_battery, load_bundle
-from alora.bundle.write import copy_bundle
 from alora.cli import main
 from alora.errors import BundleError
 from alora.received import file_record
 from alora.training.layout import link_only
 from tests.integration.bad_input.conftest import tree
 from tests.integration.bundle.test_read import resign
-
-
-def lead_out(file: Path, elsewhere: Path) -> None:
-    """The same bytes, behind a link: every digest still fits."""
-    elsewhere.mkdir()
-    file.rename(elsewhere / file.name)
-    file.symlink_to(elsewhere / file.name)
-
-
-@pytest.mark.parametrize("name", BUNDLE_FILES)
-def test_no_file_of_a_bundle_is_a_link(name, folder, tmp_path):
-    (tmp_path / "named").symlink_to(folder)
-    assert load_bundle(tmp_path / "named").policy.id == "advice"  # the user's own link is followed
-    lead_out(folder / name, tmp_path / "elsewhere")
-    before = tree(tmp_path)
-    for act in (load_bundle, lambda place: copy_bundle(place, tmp_path / "copy")):
-        with pytest.raises(BundleError, match=f"{name} is a link"):
-            act(folder)
-    assert tree(tmp_path) == before
 
 
 def test_a_card_that_leads_to_a_secret_is_not_exported(folder, tmp_path, capsys):

@@ -17,7 +17,7 @@ from alora.bundle.battery import require_one_base, write_battery
 from alora.bundle.read import check_bundles, check_golden, load_battery, load_bundle
 from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings
-from alora.errors import AdapterError, BundleError, CheckFailed, ConfigError, RenderError
+from alora.errors import BundleError, CheckFailed, ConfigError, RenderError
 from alora.policy import Policy
 from alora.received import CHANGED, DAMAGED, NEWER, NOT_OURS, file_record
 from alora.text import content_digest
@@ -39,10 +39,6 @@ def resign(folder: Path, change) -> None:
     content = json.loads(file.read_text())
     change(content)
     file.write_text(json.dumps(content | {"sha256": content_digest(content)}))
-
-
-def truncate(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-40])
 
 
 def delete_invocation(folder: Path) -> None:
@@ -112,44 +108,23 @@ DAMAGE = {
         lambda f: edit(f / "adapter_config.json", lambda c: c["alora_invocation_tokens"].append(9)),
         r"alora_invocation_tokens is \[.*9\], but the suffix",
     ),
-    "rank changed": (lambda f: edit(f / "adapter_config.json", lambda c: c.update(r=8)), r"adapter_config.json"),
     "manifest edited": (
         lambda f: edit(f / "alora.json", lambda m: m["operating_point"].update(threshold=0.01)),
         r"alora.json was changed after it was written",
     ),
-    "manifest is not JSON": (lambda f: truncate(f / "alora.json"), r"alora.json cannot be read as JSON"),
     "newer schema": (
         lambda f: resign(f, lambda m: m.update(schema_version=2)),
         r"schema_version is 2, and this alora reads 1; upgrade",
     ),
-    "key missing": (lambda f: resign(f, lambda m: m.pop("policy")), r"not a valid manifest: KeyError: 'policy'"),
-    "policy broken": (lambda f: resign(f, lambda m: m["policy"].update(labels={"a": "Yes"})), r"at least two"),
     "marker false": (lambda f: resign(f, lambda m: m.update(activated=False)), r"says that this is a plain LoRA"),
     "suffix shifted": (lambda f: resign(f, lambda m: m["suffix"]["token_ids"].pop(0)), r"not a valid manifest"),
-    "labels of one token": (
-        lambda f: resign(f, lambda m: m["suffix"].update(label_token_ids=m["suffix"]["label_token_ids"][:1] * 2)),
-        r"not one label token per label",
-    ),
-    "threshold no probability": (
-        lambda f: resign(f, lambda m: m["operating_point"].update(threshold=5)),
-        r"not a valid manifest.*verdict threshold is 5",
-    ),
-    "no such dtype": (
-        lambda f: resign(f, lambda m: m["base"].update(dtype="flat32")),
-        r"base\.dtype: Input should be 'float32'",
-    ),
     "path outside": (
         lambda f: resign(f, lambda m: m["files"].update({"../../passwd": {"size": 1, "sha256": ""}})),
         r"is none of alora.json",
     ),
-    "missing card": (lambda f: (f / "README.md").unlink(), r"lacks README.md"),
     "another template": (
         lambda f: resign(f, lambda m: m["prompt"].update(template_kwargs={"chat_template": "{{ messages }}"})),
         r"template_kwargs.chat_template: ",
-    ),
-    "weights unlisted": (
-        lambda f: resign(f, lambda m: m["files"].pop("adapter_model.safetensors")),
-        r"does not list adapter_model.safetensors",
     ),
     "logits of three labels": (third_logit, r"golden.jsonl has not one logit per label"),
     "other digest": (
@@ -166,11 +141,7 @@ DAMAGE = {
         lambda f: resign(f, lambda m: m["certificate"].update(sha256="0" * 64)),
         r"is not the certificate that alora.json names",
     ),
-    "missing weights": (lambda f: (f / "adapter_model.safetensors").unlink(), r"lacks adapter_model.safetensors"),
-    "missing golden rows": (lambda f: (f / "golden.jsonl").unlink(), r"lacks golden.jsonl"),
     "missing manifest": (lambda f: (f / "alora.json").unlink(), r"no alora.json.*alora export"),
-    "empty folder": (lambda f: [p.unlink() for p in f.iterdir()], r"has no alora.json, so it is not a bundle"),
-    "no folder": (shutil.rmtree, r"has no alora.json"),
 }
 
 
@@ -192,39 +163,12 @@ def test_every_part_of_the_manifest_is_in_its_digest(folder):
     assert {name for name in content if content_digest(content | {name: "changed"}) == known} == set()
 
 
-def test_a_damaged_file_with_a_right_digest_is_still_an_error(folder):
-    """Whoever signs a broken safetensors file again gets the adapter's own message, not a traceback."""
-    weights = folder / "adapter_model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-40])
-    resign_file(folder, weights.name)
-    with pytest.raises(AdapterError, match="is damaged"):
-        load_bundle(folder)
-
-
 def test_a_lora_that_claims_an_invocation(base, tmp_path):
     contents = BundleContents(POLICIES["advice"], PROMPT, base=base, weights=make_adapter(base, activated=False))
     folder = write_bundle(contents, tmp_path / "lora", golden_rows=1).folder
     edit(folder / "adapter_config.json", lambda config: config.update(alora_invocation_tokens=[1, 2]))
     with pytest.raises(BundleError, match=r"has alora_invocation_tokens, but alora\.json says.*plain LoRA"):
         load_bundle(folder)
-
-
-def test_files_besides_are_nobodys_business(folder):
-    (folder / ".gitattributes").write_text("added by the hub")
-    load_bundle(folder)
-    resign(folder, lambda m: m["files"].pop("golden.jsonl"))
-    assert load_bundle(folder).golden == (), "rows that the manifest does not list are none"
-
-
-def test_a_bundle_in_the_hubs_cache_loads(folder, tmp_path):
-    """It is a folder of symbolic links to blobs."""
-    blobs, snapshot = tmp_path / "models--x" / "blobs", tmp_path / "models--x" / "snapshots" / "abc"
-    blobs.mkdir(parents=True)
-    snapshot.mkdir(parents=True)
-    for number, file in enumerate(folder.iterdir()):
-        shutil.copy(file, blobs / f"{number:040x}")
-        (snapshot / file.name).symlink_to(f"../../blobs/{number:040x}")
-    assert load_bundle(snapshot).weights.digest == load_bundle(folder).weights.digest
 
 
 def another_tokenizer(base: LoadedBase) -> LoadedBase:
@@ -259,21 +203,6 @@ def test_another_base_is_refused_by_the_part_that_differs(part, folder, base):
         bundle.check_base(change(base))
     others = [text for name, (_, text) in WRONG_BASES.items() if name != part]
     assert not any(text in str(caught.value) for text in others)
-
-
-def test_all_differences_at_once(folder):
-    with pytest.raises(BundleError, match=r"(?s)weights.*tokenizer.*template"):
-        load_bundle(folder).check_base(make_base(seed=3, tokenizer_family="granite"))
-
-
-def test_a_renderer_that_changed_is_noticed(folder, base):
-    bundle = load_bundle(folder)
-    row = replace(bundle.golden[0], prefix_sha256="0" * 64)
-    older = replace(bundle.manifest, versions={**bundle.manifest.versions, "alora": "0.0.9"})
-    with pytest.raises(BundleError, match=r"made by alora 0\.0\.9, which rendered prompts in another way"):
-        replace(bundle, manifest=older, golden=(row,)).check_base(base)
-    with pytest.raises(BundleError, match=r"this version of alora.*was changed after it was written"):
-        replace(bundle, golden=(row,)).check_base(base)
 
 
 def test_a_suffix_that_was_changed_is_not_blamed_on_a_version(folder, base):
@@ -313,13 +242,6 @@ def test_other_tensors_under_right_digests_are_refused(change, contents, folder,
     assert "refunds" not in str(caught.value)
     coarse = replace(forged.manifest, base=replace(forged.manifest.base, dtype="bfloat16"))
     check_bundles([with_weights(replace(forged, manifest=coarse), contents.weights)], base)
-
-
-def test_a_bundle_without_golden_rows_is_checked_for_its_base(contents, base, tmp_path):
-    bundle = write_bundle(contents, tmp_path / "bare", golden_rows=0)
-    check_bundles([bundle], base)
-    with pytest.raises(BundleError, match="weights are not those"):
-        check_bundles([bundle], make_base(seed=1))
 
 
 def test_the_base_to_load(folder, base):
@@ -388,11 +310,6 @@ def test_damaged_batteries(text, message, tmp_path):
     with pytest.raises(BundleError, match=message) as caught:
         load_battery(tmp_path)
     assert len(str(caught.value)) < 500
-
-
-def test_a_bundle_is_no_battery(folder):
-    with pytest.raises(BundleError, match="not a battery"):
-        load_battery(folder)
 
 
 def test_artifacts_are_told_apart(folder, tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """vLLM's certificate goes into a bundle's certificate, and everything else of the bundle stays what it is."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,11 +7,9 @@ import pytest
 from alora.bundle.manifest import CERTIFICATE_FILE
 from alora.bundle.move import add_vllm_certificate
 from alora.bundle.read import load_bundle
-from alora.bundle.write import BundleContents, write_bundle
 from alora.errors import BundleError
 from alora.identity.certificate import ControlRecord, ParityRecord, read_certificate
 from alora.vllm_plugin.adapter_record import stamp_of
-from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter
 
 PARITY = ParityRecord(3, "float32", "float32", 1e-6, 1e-3, True, (ControlRecord("adapter silently off", True, "1"),))
 
@@ -34,14 +31,6 @@ def test_it_is_in_the_certificate_and_the_bundle_loads(folder, certificate):
     again = add_vllm_certificate(bundle, replace(certificate, engine="vllm 0.33.0"))
     assert again.manifest.certificate.vllm == "vllm 0.33.0"
     assert sorted(file.name for file in folder.parent.iterdir()) == [folder.name], "nothing is left behind"
-
-
-def test_behind_a_link_the_bundle_changes_and_the_link_stays(folder, certificate):
-    link = folder.with_name("link")
-    link.symlink_to(folder.name)
-    add_vllm_certificate(load_bundle(link), certificate)
-    assert link.readlink().name == folder.name
-    assert load_bundle(folder).manifest.certificate.vllm == "vllm 0.32.0"
 
 
 def test_a_server_does_not_take_the_adapter_for_a_changed_one(folder, certificate):
@@ -73,20 +62,3 @@ def test_a_certificate_that_cannot_be_added_leaves_the_bundle_as_it_was(folder, 
     with pytest.raises(BundleError, match="for this test"):
         add_vllm_certificate(bundle, certificate)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
-
-
-def test_a_plain_lora_has_nothing_to_add_to(base, certificate, tmp_path):
-    contents = BundleContents(POLICIES["advice"], PROMPT, base=base, weights=make_adapter(base, activated=False))
-    bundle = write_bundle(contents, tmp_path / "lora", golden_rows=1)
-    with pytest.raises(BundleError, match="is a plain LoRA without a certificate"):
-        add_vllm_certificate(bundle, replace(certificate, adapter_digest=bundle.manifest.adapter_digest))
-
-
-def test_an_edited_certificate_is_found(folder, certificate):
-    add_vllm_certificate(load_bundle(folder), certificate)
-    file = folder / CERTIFICATE_FILE
-    told = json.loads(file.read_text())
-    told["vllm"]["parity"]["difference"] = 0.0
-    file.write_text(json.dumps(told))
-    with pytest.raises(BundleError, match=CERTIFICATE_FILE):
-        load_bundle(folder)

@@ -12,20 +12,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import ModelCard
 from peft import PeftModel
 
 from alora.activation import peft_offset
 from alora.bundle import write
 from alora.bundle.golden import write_golden
-from alora.bundle.manifest import CardRecord, manifest_from_dict
+from alora.bundle.manifest import manifest_from_dict
 from alora.bundle.read import check_golden, load_bundle
 from alora.bundle.write import BundleContents, copy_bundle, write_bundle
 from alora.config.schema import EvaluationSettings
 from alora.data.probes import probe_conversations
 from alora.errors import BundleError, CheckFailed, ConfigError
 from alora.evaluation.predict import Predictions
-from alora.evaluation.records import Estimate
 from alora.evaluation.tables import evaluate
 from alora.prompt.render import Renderer
 from tests.forked import Forked, kill_when
@@ -261,73 +259,6 @@ def test_nothing_in_it_names_this_machine(tmp_path):
     card = (bundle.folder / "README.md").read_text()
     assert "base_model:" not in card
     assert "conversation.json base.source=FOLDER_OF_THE_BASE\n" in card
-
-
-def test_the_card_says_what_matters(contents, tmp_path):
-    rng = np.random.default_rng(0)
-    label_ids = (rng.random(60) < 0.5).astype(np.int64)
-    logits = np.stack([rng.normal(1 - 2 * label_ids), np.zeros(60)], axis=1)
-    tested = evaluate(
-        Predictions(contents.policy, logits, label_ids), POINT, EvaluationSettings(bootstrap=20), method="alora"
-    )
-    better = evaluate(
-        Predictions(contents.policy, logits + 9 * np.eye(2)[label_ids], label_ids),
-        POINT,
-        EvaluationSettings(bootstrap=20),
-        method="alora",
-    )
-    hostile = replace(contents.policy, rule="No <script>.\n---\n# Not a heading `x`")
-    words = replace(better, method="bag_of_words", leads={"auroc": Estimate(-0.2, -0.3, -0.1)})
-    full = replace(
-        contents,
-        policy=hostile,
-        evaluations=(replace(tested, adapter_digest="d"), words),
-        card=CardRecord("apache-2.0", ("en", "no"), {"epochs": "3.0", "learning_rate": "0.002"}),
-        data={"train": {"violation": 10, "ok": 20}},
-        revision="abc123",
-    )
-    bundle = write_bundle(full, tmp_path / "b", golden_rows=1)
-    card = (bundle.folder / "README.md").read_text()
-    front, body = card.split("---\n", 2)[1:]
-    assert "base_model: toys/qwen3\n" in front
-    assert "library_name: peft\n" in front
-    assert "- activated-lora\n" in front
-    known = ModelCard.load(bundle.folder / "README.md").data
-    assert (known.license, known.language) == ("apache-2.0", ["en", "no"])
-    measured = {result.metric_type: result.metric_value for result in known.eval_results or ()}
-    assert measured["roc_auc"] == round(tested.metrics.value("auroc"), 4)
-    assert set(measured) == set(known["metrics"])
-    for part in (
-        "WORDS_BEAT_ADAPTER",
-        "| `learning_rate` | `0.002` |",
-        f"Macro F1 {tested.macro_f1:.3f}",
-        'with alora.load("THIS_FOLDER") as guard:',
-        "alora serve artifact=THIS_FOLDER",
-        "Intended use",
-        "threshold 0.4200",
-        "| figure | `alora` | `bag_of_words` |",
-        "| AUROC | ",
-        "| train | 30 |",
-        "abc123",
-        "**passed**",
-        "Limits",
-    ):
-        assert part in body, part
-    assert f"{tested.metrics.value('auroc'):.3f}" in body
-    assert bundle.manifest.adapter_digest in body
-    assert "with 95 % bootstrap intervals" in body
-    assert "<script>" not in body
-    assert "\n# Not a heading" not in body
-    assert "\n---\n" not in body
-
-
-def test_names_in_the_card_are_no_markup(contents, tmp_path):
-    base = replace(contents.base, source="toys/qwen3\nlicense: mit")
-    policy = replace(contents.policy, labels=("a | b", "c ` d"))
-    card = (write_bundle(replace(contents, base=base, policy=policy), tmp_path / "b").folder / "README.md").read_text()
-    assert "license: mit" not in card.split("---\n")[1]
-    assert '| `"a \\u007c b"` | `Yes` |' in card
-    assert '| `"c \\u0060 d"` | `No` |' in card
 
 
 @pytest.mark.parametrize("dangling", [False, True])

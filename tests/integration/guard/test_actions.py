@@ -3,11 +3,9 @@
 import logging
 from dataclasses import replace
 
-import openai
 import pytest
 from fastapi.testclient import TestClient
 
-from alora.bundle.read import load_bundle
 from alora.guard import metrics
 from alora.guard.core import GuardCore
 from alora.guard.reader import Reading, Served
@@ -80,15 +78,6 @@ def test_moderations_and_litellm_block_by_the_action(bundles, renderer, action, 
     assert (result["flagged"], result["categories"]) == (flagged, {"advice": True})
     answer = ask(app, "/v1/guard/beta/litellm_basic_guardrail_api", structured_messages=MESSAGES)
     assert answer["action"] == ("BLOCKED" if flagged else "NONE")
-
-
-def test_a_question_about_what_is_only_logged_is_a_refusal(bundles, renderer):
-    app = make_app(guard_of(bundles, renderer, Sure(log=FLAGGED), "log"))
-    with TestClient(app) as client:
-        sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
-        question = {"type": "predicate", "instructions": "policy:advice"}
-        (answer,) = sdk.decisions.create(model="alora", input="Hello.", questions=[question]).answers
-    assert answer.type == "refusal"
 
 
 def actions(client):
@@ -183,36 +172,3 @@ def test_the_log_names_the_caller_and_never_the_text(bundles, renderer, caplog, 
     found = [(line["user"], line["policy"], line["action"]) for line in lines]
     assert found == [(user, "advice", "block"), (user, "refunds", "log")]
     assert "secret" not in caplog.text
-
-
-def test_litellm_names_the_caller(bundles, renderer, caplog):
-    caplog.set_level(logging.INFO, "alora.guard")
-    app = make_app(guard_of(bundles, renderer, Sure(block=FLAGGED), "block"))
-    for data in (
-        {"user_api_key_user_id": "owner", "user_api_key_end_user_id": "end"},
-        {"user_api_key_user_id": "owner"},
-    ):
-        ask(app, "/v1/guard/beta/litellm_basic_guardrail_api", structured_messages=MESSAGES, request_data=data)
-    assert [line.split()[2] for line in caplog.messages] == ["user=end", "user=owner"]
-
-
-def test_what_is_not_flagged_is_not_in_the_log(bundles, renderer, caplog):
-    caplog.set_level(logging.INFO, "alora.guard")
-    ask(make_app(guard_of(bundles, renderer, Sure(block=CLEAR), "block")))
-    assert caplog.messages == []
-
-
-def test_a_recalibrated_version_is_logged_next_to_the_one_it_came_from(client, root):
-    """Both have the name of their weights."""
-    bundle = load_bundle(root / "advice")
-    point = replace(bundle.manifest.operating_point, threshold=0.0001)
-    again = root / "again"
-    again.mkdir()
-    for file in (root / "advice").iterdir():
-        (again / file.name).write_bytes(file.read_bytes())
-    (again / "alora.json").write_text(replace(bundle.manifest, operating_point=point).to_json())
-    before = value(metrics.VERDICTS, "advice", "log", "ok", "true")
-    assert put(client, "again", action="log").status_code == 200
-    assert verdicts(client, policies=["advice"])["advice"]["threshold"] != 0.0001
-    settle(client)
-    assert value(metrics.VERDICTS, "advice", "log", "ok", "true") - before == 1

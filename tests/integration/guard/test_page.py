@@ -1,10 +1,7 @@
 """The page at ``/``, in a real browser: verdicts as the route gives them, the key, and text that is not markup."""
 
-import base64
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -70,19 +67,6 @@ def test_every_verdict_with_its_probability_and_threshold(page, hostile, monkeyp
         )
         assert page.run("document.title") == "alora guard"
         assert page.run("document.querySelectorAll('img').length") == 0
-        if folder := os.environ.get("ALORA_SCREENSHOTS"):
-            shot = page.send("Page.captureScreenshot")["data"]
-            Path(folder, "page.png").write_bytes(base64.b64decode(shot))
-
-
-@in_a_browser
-def test_what_is_no_conversation_is_one_message(page, hostile):
-    with listening(make_app(hostile)) as url:
-        page.open(f"{url}/")
-        assert "JSON" in ask(page, "[{")
-        assert ask(page, '[{"role": "wizard", "content": "hi"}]').startswith("400: ")
-        assert "is missing" in ask(page, '[{"role": "user"}]')
-        assert len(ask(page, "hello")) == 2  # and it goes on
 
 
 @in_a_browser

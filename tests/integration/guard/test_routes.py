@@ -83,19 +83,15 @@ def test_policies_and_health(client, bundles):
     ("content", "status", "words"),
     [
         (b'{"messages": oops}', 400, "not JSON at character 13"),
-        (b"[]", 400, "body"),
         (b"{}", 400, "messages: Field required"),
-        (b'{"messages": "hi"}', 400, "messages"),
         (b'{"messages": [{"role": "user"}]}', 400, "content is missing"),
         (b'{"messages": [{"role": "wizard", "content": "hi"}]}', 400, "role"),
-        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400, ""),
         (b'{"messages": [{"role": "user", "content": "hi"}], "polices": ["advice"]}', 400, "polices"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "policies": ["x"]}', 404, "x is not served"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "deadline_ms": 0}', 400, "deadline_ms"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "priority": %d}' % 10**30, 400, "priority"),
         (b'{"messages": [{"role": "user", "content": "hi"}], "' + b"k" * 900_000 + b'": 1}', 400, "kkk"),
         (b'{"messages": [{"role": "user", "content": "' + b"a" * gate.MOST_BYTES + b'"}]}', 413, "bytes"),
-        (b"\xff\xfe", 400, ""),
     ],
 )
 def test_what_is_no_request_is_one_message(client, content, status, words):
@@ -138,15 +134,6 @@ def test_a_policy_that_has_the_name_of_an_openai_category_is_found_under_it(bund
     assert getattr(found.category_scores, category) == 1.0
 
 
-def test_moderations_take_one_input_in_parts(client):
-    parts = [{"type": "text", "text": "Take"}, {"type": "text", "text": "two."}]
-    found = client.post("/v1/moderations", json={"input": parts}).json()["results"]
-    assert found == client.post("/v1/moderations", json={"input": "Take\ntwo."}).json()["results"]
-    image = {"type": "image_url", "image_url": {"url": "x"}}
-    refused = client.post("/v1/moderations", json={"input": [*parts, image]})
-    assert (refused.status_code, "'image_url'" in refused.json()["error"]["message"]) == (400, True)
-
-
 LITELLM = "/v1/guard/beta/litellm_basic_guardrail_api"
 TURN = '"structured_messages": [{"role": "user", "content": "hi"}]'
 
@@ -161,19 +148,12 @@ TURN = '"structured_messages": [{"role": "user", "content": "hi"}]'
         ("/v1/decisions", '{"input": "hi", "questions": [{"type": "predicate", "instructions": "policy:advice"}]}'),
         (LITELLM, f'{{{TURN}, "additional_provider_specific_params": {{"polices": ["advice"]}}}}'),
         (LITELLM, f'{{{TURN}, "additional_provider_specific_params": {{"policies": 5}}}}'),
+        (LITELLM, f'{{{TURN}, "images": ["data:image/png;base64,AAAA"]}}'),
     ],
 )
 def test_a_wrong_value_on_any_route_is_400(client, path, content):
     answer = client.post(path, content=content, headers={"Content-Type": "application/json"})
     assert (answer.status_code, bool(answer.json()["error"]["message"])) == (400, True)
-
-
-def test_litellm_sends_content_in_parts(client):
-    last = {"role": "assistant", "content": [{"type": "text", "text": "Take two."}]}
-    body = {"texts": ["Take two."], "structured_messages": [MESSAGES[0], last], "input_type": "response"}
-    parts = client.post(LITELLM, json=body)
-    assert parts.json() == client.post(LITELLM, json=body | {"structured_messages": MESSAGES}).json()
-    assert parts.status_code == 200
 
 
 BAD = "You get your money back."
@@ -194,12 +174,6 @@ def test_all_of_a_response_is_judged_as_the_assistants(asked, told, judged):
     (conversation,) = GenericGuardrailRequest(**body).conversations
     messages = parse_conversation(conversation, "request").messages
     assert [message.text for message in messages if message.role == "assistant"] == judged
-
-
-def test_images_beside_a_conversation_are_refused(client):
-    answer = client.post(LITELLM, json={"structured_messages": MESSAGES, "images": ["data:image/png;base64,AAAA"]})
-    assert answer.status_code == 400
-    assert "images" in answer.json()["error"]["message"]
 
 
 OPTIONS = {"policies": ["advice"], "deadline_ms": 5000, "on_failure": "open", "cache_salt": "tenant-7", "priority": 3,

@@ -1,15 +1,12 @@
 """What an answer of a guard means, and what a client asks no server for."""
 
-import asyncio
-import socket
 from typing import Any
 
 import pytest
 
-from alora.client.guard import AsyncGuard, Guard, session_id
+from alora.client.guard import Guard
 from alora.errors import ConfigError, PromptRefused
 from alora.wire.native import GuardResponse
-from tests.unit.test_transport import raw
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
@@ -52,25 +49,3 @@ def test_silence_is_not_consent(action, flagged, blocked):
 
 def test_policies_that_are_only_logged_give_no_verdict_and_block_nothing():
     assert not answer("allow", policies=0).blocked
-
-
-def test_a_guard_that_hangs_holds_no_connection_of_another(monkeypatch):
-    monkeypatch.setattr("alora.client.guard._CONNECTIONS", 1)
-    refused = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
-
-    async def checked(well, hung):
-        guard = AsyncGuard([well, hung])
-        talks = [[{"role": "user", "content": str(number)}] for number in range(30)]
-        own = {guard._servers.order(session_id(talk))[0]: talk for talk in talks}
-        waiting = asyncio.create_task(guard.check(own[hung]))
-        try:
-            async with asyncio.timeout(30):  # half the silence after which it is given up
-                await asyncio.sleep(0.5)
-                with pytest.raises(PromptRefused):
-                    await guard.check(own[well])
-        finally:
-            waiting.cancel()
-            await guard.close()
-
-    with raw(refused) as well, socket.create_server(("127.0.0.1", 0)) as listening:
-        asyncio.run(checked(well, f"http://127.0.0.1:{listening.getsockname()[1]}"))
