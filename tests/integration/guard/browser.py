@@ -40,6 +40,14 @@ class Page:
         self.send("Page.navigate", url=url)
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
+    def right_edge(self, width):
+        """How far to the right anything of the page reaches in a window of this width."""
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        edges = "[...document.querySelectorAll('body *')].map(part => part.getBoundingClientRect().right)"
+        edge = self.run(f"Math.max(...{edges})")
+        self.send("Emulation.clearDeviceMetricsOverride")
+        return edge
+
     def until(self, condition):
         end = time.monotonic() + 60
         while not self.run(f"Boolean({condition})"):
