@@ -207,6 +207,7 @@ def _card(item: Served, psi: float | None = None) -> PolicyCard:
     return PolicyCard(
         policy=item.policy.id,
         title=item.policy.title,
+        rule=item.policy.rule,
         adapter=item.name,
         digest=item.digest,
         action=item.action,

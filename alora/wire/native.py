@@ -169,6 +169,7 @@ class PolicyCard(FromGuard):
 
     policy: str
     title: str
+    rule: str
     adapter: str
     digest: str
     action: str

@@ -14,8 +14,8 @@ from alora.transport import Full, Http, Unreachable, Waiting, refusal
 from alora.wire.native import GuardResponse, PolicyCard, PolicyVerdict, Timing, Usage
 from tests.unit.test_transport import server
 
-POLICY = PolicyCard(policy="advice", title="Advice", adapter="advice@" + "ab" * 8, digest="ab" * 8, action="block",
-                    tags=(), labels=("violation", "ok"), threshold=0.5)  # fmt: skip
+POLICY = PolicyCard(policy="advice", title="Advice", rule="No advice.", adapter="advice@" + "ab" * 8, digest="ab" * 8,
+                    action="block", tags=(), labels=("violation", "ok"), threshold=0.5)  # fmt: skip
 OK = PolicyVerdict(policy="advice", status="ok", flagged=False, adapter=POLICY.adapter, label="ok", probability=0.25,
                    threshold=0.5, probabilities={"violation": 0.25, "ok": 0.75})  # fmt: skip
 FAILED = PolicyVerdict(policy="advice", status="failed", flagged=True, adapter=POLICY.adapter, reason="it overflowed")
