@@ -11,7 +11,7 @@ from tests.integration.guard.raw_server import http, server
 
 POLICY = {
     "policy": "p", "title": "t", "adapter": "p@012345678901", "digest": "0123456789012345", "action": "block",
-    "tags": [], "labels": ["yes", "no"], "threshold": 0.5, "psi": None,
+    "rule": "r", "tags": [], "labels": ["yes", "no"], "threshold": 0.5, "psi": None,
 }  # fmt: skip
 VERDICT = {
     "policy": "p", "status": "ok", "flagged": False, "adapter": "p@012345678901", "label": "no", "probability": 0.25,
