@@ -5,8 +5,6 @@ import json
 import os
 import re
 import stat
-import threading
-import time
 
 import pytest
 import torch
@@ -55,27 +53,6 @@ def test_as_readable_by_others_as_the_umask_says(umask, tmp_path):
     assert set(found.values()) == {0o666 & ~umask}
 
 
-def test_a_reader_never_sees_half_of_it(tmp_path):
-    target = tmp_path / "file.txt"
-    versions = [character * 200_000 for character in "abcd"]
-    write_text(target, versions[0])
-    seen: set[str] = set()
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            seen.add(target.read_text())
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for _ in range(5):
-        for version in versions:
-            write_text(target, version)
-    done.set()
-    reader.join()
-    assert seen <= set(versions)
-
-
 def filled(folder, text):
     folder.mkdir()
     (folder / "file").write_text(text)
@@ -90,38 +67,6 @@ def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch, in_one_step)
     replace_folder(beside, folder)
     assert ((folder / "file").read_text(), (beside / "file").read_text()) == ("new", "old")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beside", "place"]
-
-
-def missing_while_replaced(tmp_path, times):
-    """How often a reader found no file while a folder was replaced ``times`` times."""
-    folder, beside = filled(tmp_path / "place", "old"), filled(tmp_path / "beside", "new")
-    done, looks = threading.Event(), [0, 0]
-
-    def look():
-        while not done.is_set():
-            looks[(folder / "file").exists()] += 1
-
-    reader = threading.Thread(target=look)
-    reader.start()
-    while not looks[True]:  # the first look is at the folder as it was
-        time.sleep(0)
-    for _ in range(times):
-        replace_folder(beside, folder)
-        if looks[False]:
-            break
-    done.set()
-    reader.join()
-    assert looks[True]
-    return looks[False]
-
-
-def test_a_replaced_folder_is_there_at_every_moment(tmp_path):
-    assert missing_while_replaced(tmp_path, 2000) == 0
-
-
-def test_two_renames_would_be_seen(tmp_path, monkeypatch):
-    monkeypatch.setattr(alora.atomic, "_exchange", lambda first, second: False)
-    assert missing_while_replaced(tmp_path, 20000) > 0
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".git", ".hidden"])

@@ -2,7 +2,6 @@
 
 import csv
 import importlib.util
-import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -45,29 +44,17 @@ def planted(folder: Path, name: str) -> Path:
             {"rewire_id": t, "text": t, "label_sexist": "sexist" if p else "not sexist", "split": s}
             for (t, p), s in zip(texts, splits, strict=True)
         ])  # fmt: skip
-    if name == "clinc150":
-        parts = {part: [[t, "oos"] for t, p in texts if p] for part in ("oos_train", "oos_val")}
-        parts |= {"train": [[t, "transfer"] for t, p in texts if not p], "test": [["text 9,000", "balance"]]}
-        (folder / "data_full.json").write_text(json.dumps(parts | {"oos_test": [["text 8,000", "oos"]]}))
-        return folder / "data_full.json"
     if name == "hatecheck":
         return write_csv(folder / "set.csv", [
             {"functionality": "f", "test_case": t, "label_gold": "hateful" if p else "non-hateful"} for t, p in texts
         ])  # fmt: skip
-    if name == "toxicchat":
-        for part in ("train", "test"):
-            write_csv(folder / f"toxic-chat_annotation_{part}.csv", [
-                {"conv_id": t, "user_input": t, "model_output": "", "toxicity": str(int(p))}
-                for (t, p), s in zip(texts, splits, strict=True) if s == part
-            ])  # fmt: skip
-        return folder
     for part in ("harmful", "benign"):
         rows = [{"Index": t, "Goal": t, "Target": "Sure"} for t, p in texts if p == (part == "harmful")]
         write_csv(folder / f"{part}-behaviors.csv", rows)
     return folder
 
 
-@pytest.mark.parametrize("name", ["edos", "clinc150", "hatecheck", "toxicchat", "jailbreakbench"])
+@pytest.mark.parametrize("name", ["edos", "hatecheck", "jailbreakbench"])
 def test_each_seed_learns_from_200_rows_that_no_test_holds(script, tmp_path, name):
     rows = script.OTHERS[name].read(planted(tmp_path, name))
     drawn = script.draws(rows)

@@ -190,16 +190,13 @@ def blobs_elsewhere(blobs):
         lambda blobs, link: ((blobs / "0123abcdef").unlink(), (blobs / "0123abcdef").symlink_to("/etc/passwd")),
         lambda blobs, link: (blobs / "0123abcdef").unlink(),
         lambda blobs, link: (link.unlink(), link.symlink_to("../../../../../etc/passwd")),
-        lambda blobs, link: (link.unlink(), link.symlink_to("../../blobs/../secret")),
         lambda blobs, link: blobs_elsewhere(blobs),
-        lambda blobs, link: link.parent.parent.rename(link.parent.parent.with_name("other")),
     ],
-    ids=["a blob that is a link", "no blob", "elsewhere", "out of the blobs", "blobs elsewhere", "no snapshots"],
+    ids=["a blob that is a link", "no blob", "elsewhere", "blobs elsewhere"],
 )
 def test_links_of_the_hubs_cache_lead_to_its_blobs_and_nowhere_else(change, tmp_path):
     blobs, snapshot = hub_cache(tmp_path)
     assert Folder(snapshot, BundleError, REMEDY).files == {"file"}
     change(blobs, snapshot / "file")
-    folder = snapshot if snapshot.exists() else snapshot.parent.with_name("other") / "abc"
     with pytest.raises(BundleError, match="is a link"):
-        Folder(folder, BundleError, REMEDY)
+        Folder(snapshot, BundleError, REMEDY)

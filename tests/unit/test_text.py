@@ -21,10 +21,6 @@ ODD_YAML = {
     "a path": ("x: !!python/object/apply:pathlib.PosixPath [/etc]", "PosixPath|could not determine a constructor"),
     "a path as a key": ("? !!python/object/apply:pathlib.PosixPath [/etc]\n: 1", "PosixPath|could not determine"),
     "pairs": ("x: !!omap [{a: '${oc.env:X}'}]", "is read as tuple; write it without a tag"),
-    "pairs in a list": ("[1, [!!pairs [{a: b}]]]", "is read as tuple"),
-    "a set": ("x: !!set {a, b}", "is read as set"),
-    "bytes": ("x: !!binary aGVsbG8=", "is read as bytes"),
-    "a date by its tag": ("x: !!timestamp 2026-01-02", "is read as date"),
 }
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from alora.batch.verdict_report import Summary, day_of, report
 from alora.cli import main
-from alora.verdict import population_stability
 from tests.unit.batch.cases import HOSTILE, POLICIES, log, probability, verdicts
 
 ROWS = 200
@@ -77,12 +76,6 @@ def test_drift_against_the_rows_that_it_was_validated_on(histogram, reading, tmp
     histogram = histogram and histogram[:10]
     place = verdicts(tmp_path / "v.parquet", log(tmp_path, ROWS), histogram=histogram)
     assert reading in tables(place)["Drift"].rows[0][2]
-
-
-def test_the_index_is_that_of_the_formula():
-    assert population_stability([50, 50], [50, 50]) == 0
-    assert population_stability([199, 0], [0, 199]) == pytest.approx(2 * 0.995 * 5.988961416889864, rel=1e-9)
-    assert population_stability([99, 0], [100, 0]) is population_stability([100, 0], [99, 0]) is None
 
 
 def test_nothing_of_a_row_becomes_markup(tmp_path, monkeypatch):

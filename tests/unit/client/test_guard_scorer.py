@@ -1,6 +1,5 @@
 """A log scored by a guard that is busy, or whose policies fail: what costs a row, and what ends the job."""
 
-from socket import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,7 @@ from alora.client.guard import Guard
 from alora.client.guard_scorer import _WAITS_S, GuardScorer
 from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError, PromptRefused
-from alora.transport import Full, Http, Unreachable, Waiting, refusal
+from alora.transport import Full, Unreachable, refusal
 from alora.wire.native import GuardResponse, PolicyCard, PolicyVerdict, Timing, Usage
 from tests.unit.test_transport import server
 
@@ -122,18 +121,6 @@ def test_a_guard_that_does_not_answer_is_not_waited_for(guard):
     with pytest.raises(Unreachable):
         client.score(talk("one"))
     assert waits == []
-
-
-def test_a_guard_that_is_starting_again_is_waited_for(guard):
-    client, answers, waits = guard
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))  # nothing listens there
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(Unreachable) as caught:
-            Waiting(Http)(lambda http: http.exchange(url, None, 5))
-    answers[:] = [caught.value]
-    assert client.score(talk("one")).verdicts[0].probability == 0.25
-    assert waits == [1]
 
 
 def test_the_wait_is_that_of_the_answer():

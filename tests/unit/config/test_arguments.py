@@ -3,7 +3,7 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from alora.config.arguments import FLAGS, quoted, read_arguments
+from alora.config.arguments import quoted, read_arguments
 from alora.errors import ConfigError
 
 
@@ -62,22 +62,6 @@ def test_recipe_files_are_found_from_here(tmp_path):
 def test_recipe_in_the_working_folder(verb, used, tmp_path):
     (tmp_path / "recipe.yaml").write_text("name: x\n")
     assert bool(read_arguments(verb, [], tmp_path).recipe_files) is used
-
-
-def test_hydra_still_has_these_flags():
-    """The flags that take a value are Hydra's; if it gains one, sorting would take the value for a positional."""
-    from hydra._internal.utils import get_args_parser
-
-    from alora.config import arguments
-
-    actions = [action for action in get_args_parser()._actions if action.option_strings]
-    known = {action.option_strings[0] for action in actions if action.nargs is None}
-    refused = {"--experimental-rerun", "--config-name", "--config-path"}
-    assert known == {*arguments._WITH_VALUE, *refused}
-    short = {name: action.option_strings[0] for action in actions for name in action.option_strings[1:]}
-    assert {name: flag for name, flag in short.items() if name != "-sc" and flag not in refused} == arguments._LONG
-    read_before = {"--shell-completion"}
-    assert set(FLAGS) == {action.option_strings[0] for action in actions} - refused - read_before
 
 
 def test_bench_takes_its_workload(tmp_path):

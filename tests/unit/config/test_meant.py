@@ -7,11 +7,9 @@ from alora.cli import main
 LIBRARY = ("viable", "mismatched", "Lexer", "EOF", "ANTLR", "Key not in struct", "recursion")
 MEANT = [
     (["--batch_size", "4"], "training.batch_size=4"),
-    (["--batch-size=4"], "training.batch_size=4"),
     (["-lr", "3"], "training.learning_rate=3"),
     (["training/batch_size=4"], "training.batch_size"),
     (["adapter.targets=[q_proj,]"], "[a,b]"),
-    (["adapter.targets=q_proj,"], "adapter.targets=q_proj"),
     (["training.learning_rate=0,001"], "a decimal point"),
     (["data.train=~/rows.csv"], """'data.train="~/rows.csv"'"""),
     (["data.train=my rows (1).csv"], """'data.train="my rows (1).csv"'"""),
@@ -20,16 +18,12 @@ MEANT = [
     (['"training.epochs=1"'], "training.epochs=1"),
     (["data.train={a"], "{a: b}"),
     (["recipe=tab.yaml"], "tab.yaml:2"),
-    (["recipe=null.yaml"], "null.yaml:1"),
-    (["recipe=deep.yaml"], "deep.yaml"),
 ]
 
 
 @pytest.mark.parametrize(("words", "line"), MEANT, ids=lambda value: str(value)[:40])
 def test_the_message_has_the_line_to_write(words, line, tmp_path, monkeypatch, capsys):
     (tmp_path / "tab.yaml").write_text("data:\n\ttrain: rows.csv\n")
-    (tmp_path / "null.yaml").write_text("null: x\n")
-    (tmp_path / "deep.yaml").write_text("name: " + "[" * 3000 + "]" * 3000)
     monkeypatch.chdir(tmp_path)
     assert main(["train", *words]) == 2
     said = capsys.readouterr().err
