@@ -1,8 +1,6 @@
 """The runner of the documentation's commands finds the page that is wrong."""
 
-import os
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -72,25 +70,6 @@ def test_a_false_script_fails(tmp_path):
         run_page(page(tmp_path, "```python\nassert 1 == 2\n```\n"))
 
 
-@pytest.mark.parametrize(("code", "right"), [(3, True), (0, False), (4, False)])
-def test_a_page_says_with_which_code_a_command_ends(tmp_path, code, right):
-    file = page(tmp_path, f"<!-- exit code: {code} -->\n```bash\nexit 3\n```\n")
-    if right:
-        assert run_page(file) == []
-    else:
-        with pytest.raises(PageError, match=f"exit code 3, the page says {code}"):
-            run_page(file)
-
-
-def test_what_is_not_run_is_listed_with_its_reason(tmp_path, capsys):
-    file = page(
-        tmp_path, "<!-- not run: needs a GPU -->\n```bash\nexit 1\nalora train recipe=quickstart base=qwen3_4b\n```\n"
-    )
-    assert main([str(file)]) == 0
-    said = capsys.readouterr().out
-    assert "page.md:2: exit 1\n      needs a GPU" in said
-
-
 def test_what_is_not_run_is_still_composed(tmp_path):
     text = "<!-- not run: needs a GPU -->\n```bash\nalora train recipe=quickstart training.leerning_rate=1\n```\n"
     with pytest.raises(PageError, match=r"did you mean 'training\.learning_rate'"):
@@ -110,18 +89,6 @@ def test_what_is_not_run_is_still_composed(tmp_path):
 def test_no_command_hides(tmp_path, text, problem):
     with pytest.raises(PageError, match=problem):
         read_blocks(page(tmp_path, text))
-
-
-def test_what_a_block_leaves_running_is_ended(tmp_path):
-    place = tmp_path / "pid"
-    run_page(page(tmp_path, f"```bash\nsleep 600 &\necho $! >{place}\n```\n"))
-    pid = int(place.read_text())
-    for _ in range(100):
-        if not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text():
-            return
-        time.sleep(0.05)
-    os.kill(pid, 9)
-    pytest.fail("the page's background process outlived it")
 
 
 def test_a_clone_holds_the_tracked_files_alone(tmp_path):
