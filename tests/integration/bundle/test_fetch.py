@@ -1,11 +1,9 @@
 """Fetching from the hub, against a small HTTP server that serves one repository as the hub does."""
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -14,8 +12,7 @@ from alora.bundle.hub import fetch_bundle
 from alora.bundle.read import load_battery, load_bundle
 from alora.config.compose import load_recipe
 from alora.errors import BundleError
-
-COMMIT = "a" * 40
+from tests.integration.bundle.hub_server import COMMIT, Answer, serving
 
 
 @dataclass
@@ -26,7 +23,7 @@ class Hub:
     files: dict[str, bytes] = field(default_factory=dict)
     sent: list[str] = field(default_factory=list)
 
-    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
+    def answer(self, path: str, *_) -> Answer:
         if path.startswith("/api/models/me/advice/tree/"):
             files = [{"type": "file", "path": n, "size": len(c), "oid": "0" * 40} for n, c in self.files.items()]
             return 200, {}, json.dumps(files).encode()
@@ -46,29 +43,8 @@ def hub(folder, tmp_path, monkeypatch) -> Iterator[Hub]:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     state = Hub(files={file.name: file.read_bytes() for file in folder.iterdir()})
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            status, headers, content = state.answer(self.path.split("?")[0])
-            self.send_response(status)
-            for name, value in (headers | {"Content-Length": str(len(content))}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-        do_HEAD = do_GET
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    state.endpoint = f"http://127.0.0.1:{server.server_port}"
-    yield state
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(state.answer) as state.endpoint:
+        yield state
 
 
 def test_a_bundle_and_nothing_else_is_fetched(hub, folder):

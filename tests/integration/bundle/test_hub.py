@@ -2,26 +2,22 @@
 
 import base64
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from alora.bundle.hub import push_bundle
 from alora.bundle.read import load_bundle
 from alora.errors import BundleError
-
-COMMIT = "a" * 40
+from tests.integration.bundle.hub_server import COMMIT, Answer, serving
 
 
 @dataclass
 class Hub:
-    """A hub of one repository. ``status`` other than 200 is its answer to everything."""
+    """A hub of one repository."""
 
     endpoint: str = ""
-    status: int = 200
     created: list[dict] = field(default_factory=list)
     cards: list[str] = field(default_factory=list)
     commits: list[list[dict]] = field(default_factory=list)
@@ -32,7 +28,11 @@ class Hub:
         lines = [line["value"] for line in self.commits[-1] if line["key"] == "file"]
         return {line["path"]: base64.b64decode(line["content"]) for line in lines}
 
-    def answer(self, path: str, body: bytes) -> dict:
+    def answer(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        self.tokens.add(headers.get("Authorization"))
+        return 200, {"Content-Type": "application/json"}, json.dumps(self.of(path, body)).encode()
+
+    def of(self, path: str, body: bytes) -> dict:
         if path == "/api/repos/create":
             self.created.append(json.loads(body))
             return {"url": f"{self.endpoint}/me/advice"}
@@ -55,33 +55,8 @@ def hub(monkeypatch) -> Iterator[Hub]:
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_user")
     state = Hub()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            state.tokens.add(self.headers.get("Authorization"))
-            status = 409 if self.path == "/api/repos/create" and state.created else state.status
-            there = {"error": "no", "url": f"{state.endpoint}/me/advice"}
-            answer = there if status != 200 else state.answer(self.path.split("?")[0], body)
-            payload = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
-
-        do_GET = do_POST
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    state.endpoint = f"http://127.0.0.1:{server.server_port}"
-    yield state
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(state.answer) as state.endpoint:
+        yield state
 
 
 def test_one_commit_with_the_bundle_and_nothing_else(hub, folder):
