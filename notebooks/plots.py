@@ -20,7 +20,7 @@ from alora.evaluation.resampling import Flags, Floats
 
 MOST_SITES = 10  # rows of a heat map
 DPI = 80
-_GREY = "0.6"
+_GREY = "0.4"
 
 
 @dataclass(frozen=True)
