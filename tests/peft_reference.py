@@ -84,3 +84,10 @@ def peft_gradients(model: PeftModel) -> dict[str, tuple[torch.Tensor, torch.Tens
 def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     """Relative Frobenius error."""
     return ((ours - theirs).norm() / theirs.norm()).item()
+
+
+def adapter_distance(ours: AdapterWeights, theirs: AdapterWeights) -> float:
+    """The largest relative error of all halves of two adapters of the same modules."""
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    pairs = zip(ours.tensors.values(), theirs.tensors.values(), strict=True)
+    return max(relative_error(o, t) for mine, other in pairs for o, t in zip(mine, other, strict=True))

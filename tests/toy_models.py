@@ -10,6 +10,9 @@ from transformers import (
     Qwen3Config,
 )
 
+from alora.base.fingerprint import Fingerprint
+from alora.base.load import LoadedBase
+
 FAMILIES = ("qwen3", "llama", "gemma3", "granite")
 WINDOW = 8  # shorter than the test prompts, so that the sliding window really slides
 
@@ -53,3 +56,13 @@ def toy_model(
         raise ValueError(f"no toy of family {family!r}")
     model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     return model.eval().requires_grad_(False)
+
+
+def as_base(model: PreTrainedModel) -> LoadedBase:
+    """A model as a base, for what needs no tokenizer of it."""
+    return LoadedBase(model, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+
+
+def toy_tokens(length: int, seed: int) -> tuple[int, ...]:
+    """Random ids that are no token of an invocation or a label in the tests."""
+    return tuple(torch.randint(20, 190, (length,), generator=torch.Generator().manual_seed(seed)).tolist())

@@ -75,9 +75,3 @@ def test_every_row_of_barred_is_tested_once_by_what_learnt_from_the_others(scrip
         assert len(train) + len(test) == len(rows)
         assert not {row.rank() for row in train} & {row.rank() for row in test}
         assert Counter(row.positive for row in test) == {True: 40, False: 80}
-
-
-def test_the_rows_of_a_part_are_written_the_same_whatever_their_order(script, tmp_path):
-    rows = script.hatecheck(planted(tmp_path, "hatecheck"))
-    written = [script.write(tmp_path / n, script.OTHERS, {"x.jsonl": r}) for n, r in (("a", rows), ("b", rows[::-1]))]
-    assert written[0] == written[1]

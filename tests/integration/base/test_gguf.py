@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -11,11 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from alora.base.describe import load_tokenizer
-from alora.base.gguf import converted, converted_folder, file_digest
+from alora.base.gguf import converted
 from alora.base.load import load_base
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
-from tests.forked import Forked
 from tests.toy_gguf import toy_gguf
 from tests.toy_tokenizers import toy_tokenizer
 
@@ -65,24 +63,6 @@ def test_what_lies_next_to_the_file_is_neither_run_nor_read(tmp_path, monkeypatc
     folder = converted(tmp_path / "toy.gguf")
     assert not (tmp_path / "ran").exists()
     assert load_tokenizer(BaseSettings(source=str(folder))).chat_template == toy_tokenizer("qwen3").chat_template
-
-
-CONVERT = """
-import sys
-from pathlib import Path
-from alora.base.gguf import converted
-print(converted(Path(sys.argv[1])))
-"""
-
-
-def test_two_processes_at_once_get_one_folder(tmp_path, cache):
-    file = tmp_path / "toy.gguf"
-    toy_gguf(file)
-    started = [Forked(["-c", CONVERT, str(file)], os.environ) for _ in range(2)]
-    assert {process.communicate()[0].strip() for process in started} == {str(converted_folder(file_digest(file)))}
-    assert [entry.name for entry in (cache / "bases").iterdir() if entry.is_dir()] == [
-        converted_folder(file_digest(file)).name
-    ]
 
 
 @pytest.mark.parametrize(

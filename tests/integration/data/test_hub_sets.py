@@ -174,20 +174,6 @@ def test_what_is_wrong_names_the_file_and_the_line(hub):
         read("hub:me/chats")  # the same commit
 
 
-@pytest.mark.parametrize("offline", [True, False])
-def test_the_cache_of_datasets_stands_in_for_nothing(offline, hub, tmp_path, monkeypatch):
-    """It may hold an older state, another configuration, or a data set whose name differs in capitals."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "of datasets")
-    hub["train.jsonl"] = lines(row())
-    datasets.load_dataset("hf://datasets/me/chats")
-    assert (tmp_path / "of datasets/me___chats").is_dir()
-    hub.clear()
-    hub["README.md"] = card(data_files="gone.jsonl")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", offline)
-    with pytest.raises(DataError, match=r"cannot be loaded: .*download it and give its files"):
-        read("hub:me/chats")
-
-
 @pytest.mark.parametrize("option", [{"skiprows": 1}, {"column_names": ["label", "text"]}, {"sep": "|"}])
 def test_what_a_card_says_of_reading_is_refused(option, hub):
     hub["README.md"] = card(data_files="r.csv", **option)
@@ -196,13 +182,6 @@ def test_what_a_card_says_of_reading_is_refused(option, hub):
         DataError, match=rf"its card sets {next(iter(option))}.* for datasets, which alora reads no file by"
     ):
         read("hub:me/chats")
-
-
-@pytest.mark.parametrize("file", ["train.xml", "train.tar", "train.h5", "train.txt", "train.arrow", "train.jsonl.xz"])
-def test_another_format_is_refused(file, hub):
-    hub[file] = b"<text>hello</text>"
-    with pytest.raises(DataError, match=rf"the ending '{file[file.rindex('.') :]}' is not known; give .jsonl"):
-        next(sources.read_rows("hub:me/chats", Findings()))
 
 
 @pytest.mark.parametrize(

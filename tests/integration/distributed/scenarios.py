@@ -11,15 +11,13 @@ from typing import Any
 import torch
 
 from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter
-from alora.base.fingerprint import Fingerprint
-from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes, current_processes, join_processes
 from alora.training.sharding import is_sharded, shard_layers
 from tests.peft_reference import ALL_TARGETS
-from tests.toy_models import toy_model
+from tests.toy_models import as_base, toy_model
 
 INVOCATION, LABELS, RARE = (5, 6, 7), (11, 12), 2
 SETTINGS: dict[str, Any] = {"batch_size": 5, "learning_rate": 3e-3, "early_stopping_patience": 0}
@@ -60,7 +58,7 @@ def train(name: str, folder: Path) -> Fitted:
     settings = dict(SCENARIOS[name])
     policies, sick = settings.pop("policies", 1), settings.pop("sick", None)
     model = toy_model("qwen3", torch.float64)
-    base = LoadedBase(model, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+    base = as_base(model)
     spec = AdapterSpec(4, 8.0, tuple(sorted(ALL_TARGETS)), INVOCATION)
     adapters = [new_adapter(spec, model, seed=place) for place in range(policies)]
     if sick is not None:

@@ -9,52 +9,47 @@ from tests.integration.llm.scripted import asks_for, generate, honest, pair, rep
 from tests.unit.llm.endpoint import completion
 
 
-def with_usage(answer, usage) -> object:
-    return {**answer, "usage": usage}
+def instead(kind, answer):
+    """A model that is honest but for requests of one kind."""
+    return lambda number, body: answer(body) if asks_for(body) == kind else honest(number, body)
 
 
-def test_a_model_that_labels_everything_alike_is_caught(capsys):
-    alike = lambda number, body: vote("violation") if asks_for(body) == "vote" else honest(number, body)  # noqa: E731
-    assert generate(alike)[0] == 1
-    out = capsys.readouterr().out
-    assert "[ONE_LABEL]" in out
-    assert "[LABELS_TURNED]" in out
-    assert report()["label_as_written"] == 0.5
+def one_sided(body):
+    return pair(body) if "Case 1" in str(body) else pair(body, "You get your money back.", "Against no_refunds.")
 
 
-def test_a_model_that_repeats_itself_is_caught(capsys):
-    def parrot(number, body):
-        if asks_for(body) != "cases":
-            return honest(number, body)
-        return pair({"messages": [{"content": "always the same"}]})
+SAME = {"messages": [{"content": "always the same"}]}
+BAD = {
+    "labels everything alike": (instead("vote", lambda body: vote("violation")), ("ONE_LABEL", "LABELS_TURNED")),
+    "repeats itself": (instead("cases", lambda body: pair(SAME)), ("COPIES",)),
+    "gives labels away by their length": (
+        instead("cases", lambda body: pair(body, "You get your money back." * 5, "I ask.")), ("LENGTH_SOLVES",)),
+    "writes one label that filters take": (instead("cases", one_sided), ("UNBALANCED",)),
+    "names no dimensions": (instead("dimensions", lambda body: completion("well")), ("BUILT_IN_DIMENSIONS",)),
+    "gives no label": (instead("vote", lambda body: completion("I cannot judge that.")), ("NO_ROWS",)),
+    "is honest": (honest, ()),
+}  # fmt: skip
 
-    assert generate(parrot)[1] == 1 + 12 + 2 * 3, "the same question is asked once"
-    assert (report()["copies"], report()["dropped"]) == (22, {"copy": 22})
-    assert "[COPIES]" in capsys.readouterr().out
+
+@pytest.mark.parametrize("name", BAD)
+def test_rows_of_a_bad_model_are_doubted(name, capsys):
+    behaviour, codes = BAD[name]
+    generate(behaviour)
+    found = set(re.findall(r"\[([A-Z_]+)\]", capsys.readouterr().out))
+    assert found - {"WORDS_SOLVE", "FEW_POSITIVES", "FEW_ROWS"} == set(codes)  # these are of the toy
 
 
 @pytest.mark.parametrize(
     "nonsense",
-    ["no JSON at all", '{"violation": []}', '{"violation": [{"role": "boss", "content": "x"}], "ok": 3}', "", None,
+    ["no JSON at all", None, '{"violation": [{"role": "boss", "content": "x"}], "ok": 3}',
      '{"violation": [{"role": "user", "content": "   "}], "ok": [{"role": "user", "content": "x"}]}',
-     '{"violation": [{"role": "user", "content": "a"}], "ok": [{"role": "user", "content": "a"}]}',
-     '{"violation": [{"role": "user", "content": "a"}], "ok": [{"role": "user", "content": "..."}]}'],
+     '{"violation": [{"role": "user", "content": "a"}], "ok": [{"role": "user", "content": "a"}]}'],
 )  # fmt: skip
-def test_pairs_that_cannot_be_read_are_counted_and_paid_once(nonsense, capsys):
-    def bad(number, body):
-        return completion(nonsense) if asks_for(body) == "cases" else honest(number, body)
-
+def test_pairs_that_cannot_be_read_are_counted_and_paid_once(nonsense):
+    bad = instead("cases", lambda body: completion(nonsense))
     assert generate(bad, "judge.retries=1", pairs=3) == (1, 1 + 3 * 2)
     assert report()["pairs_unreadable"] == 3
-    assert "[NO_ROWS]" in capsys.readouterr().out
     assert generate(bad, "judge.retries=1", pairs=3)[1] == 0
-
-
-def test_dimensions_that_cannot_be_read_are_built_in(capsys):
-    mute = lambda number, body: completion("well") if asks_for(body) == "dimensions" else honest(number, body)  # noqa: E731
-    for _ in range(2):
-        assert generate(mute, pairs=2)[0] == 0
-        assert "[BUILT_IN_DIMENSIONS]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("fault", [500, 1.0, b'{"choices": [{"mess', {"choices": []}])
@@ -113,39 +108,10 @@ def test_what_the_endpoint_refuses_costs_its_pair_alone():
     assert generate(shy, pairs=4)[1] == 0
 
 
-def test_judges_that_give_no_label_leave_the_case_undecided():
-    mute = lambda number, body: completion("I cannot judge that.") if asks_for(body) == "vote" else honest(0, body)  # noqa: E731
-    assert generate(mute, pairs=2)[0] == 1
-    assert {row["reason"] for row in rows("dropped")} == {"split: a judge gave no label"}
-    assert report()["agreed_in_the_end"] == 0
-
-
-def test_labels_that_lengths_give_away_are_reported(capsys):
-    wordy = lambda number, body: (  # noqa: E731
-        pair(body, "You get your money back." * 5, "I ask.") if asks_for(body) == "cases" else honest(number, body)
-    )
-    generate(wordy)
-    assert report()["length_auroc"] > 0.95
-    assert "[LENGTH_SOLVES]" in capsys.readouterr().out
-    generate(honest, "output=other")
-    assert "[LENGTH_SOLVES]" not in capsys.readouterr().out
-
-
-def test_labels_that_are_out_of_balance_are_reported(capsys):
-    def one_sided(number, body):
-        blunt = asks_for(body) == "cases" and "Case 1" not in str(body)
-        return pair(body, "You get your money back.", "Against no_refunds.") if blunt else honest(number, body)
-
-    generate(one_sided)
-    assert "[UNBALANCED]" in capsys.readouterr().out
-    generate(honest, "output=other")
-    assert "[UNBALANCED]" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("usage", [{}, {"prompt_tokens": 100}])
 def test_a_budget_in_money_needs_an_endpoint_that_counts(usage, capsys):
     def silent(number, body):
-        return with_usage(honest(number, body), usage)
+        return {**honest(number, body), "usage": usage}
 
     assert generate(silent, "judge.input_price=1000", "judge.output_price=0", "generate.max_cost=5") == (2, 1)
     assert "generate.max_cost cannot hold; set generate.max_calls" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 from alora.cli import main
 from alora.commands.generate import generated
 from alora.config.compose import load_recipe
-from tests.integration.llm.scripted import asks_for, command, generate, honest, pair, report, rows
+from tests.integration.llm.scripted import command, generate, honest, report, rows
 from tests.toy_recipe import toy_overrides
 from tests.unit.llm.endpoint import endpoint
 
@@ -50,15 +50,6 @@ def test_validation_rows_of_your_own_are_used(folder):
 def test_few_pairs_leave_a_validation_pair(pairs):
     assert generate(honest, pairs=pairs)[0] == 0
     assert {row["label"] for row in rows("validation")} == {"violation", "ok"}
-
-
-def test_validation_rows_are_of_pairs_that_are_whole():
-    def one_sided(number, body):
-        blunt = asks_for(body) == "cases" and "Case 7," not in str(body)
-        return pair(body, "You get your money back.", "Against no_refunds.") if blunt else honest(number, body)
-
-    assert generate(one_sided, "data.validation_share=0.01")[0] == 0
-    assert {row["pair"] for row in rows("validation")} == {"pair-00007"}
 
 
 def test_a_dimension_of_one_value_cannot_be_held_out(folder, capsys):

@@ -11,7 +11,7 @@ from alora.config.schema import DataSettings
 from alora.data.splits import read_splits
 from alora.policy import read_policies
 from tests.forked import start_forked
-from tests.integration.llm.scripted import POLICY, asks_for, command, generate, honest, pair, report, right, rows, vote
+from tests.integration.llm.scripted import POLICY, asks_for, command, generate, honest, report, right, rows, vote
 from tests.unit.llm.endpoint import endpoint
 
 
@@ -121,16 +121,6 @@ def test_copies_of_test_rows_are_dropped(folder):
     dropped = rows("dropped")
     assert {row["id"] for row in taken} <= {row["id"] for row in dropped}
     assert all(row["reason"].startswith("copy: of") for row in dropped)
-
-
-@pytest.mark.parametrize("reply", ["This is a violation.", "No refund promises here.", "See no_refunds."])
-def test_text_that_gives_the_label_away_is_dropped(reply):
-    def blunt(number, body):
-        return pair(body, "You get your money back.", reply) if asks_for(body) == "cases" else honest(number, body)
-
-    generate(blunt, pairs=4)
-    assert report()["dropped"] == {"leak": 4}
-    assert {row["label"] for row in rows()} == {"violation"}
 
 
 def test_a_folder_of_something_else_is_left_alone(folder, capsys):

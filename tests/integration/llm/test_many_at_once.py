@@ -1,9 +1,7 @@
 """Several requests under way: what was paid is kept, and nothing is paid twice."""
 
 import json
-import os
 import random
-import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,8 +10,7 @@ import pytest
 from filelock import FileLock
 
 from alora.cli import main
-from tests.forked import start_forked
-from tests.integration.llm.scripted import asks_for, command, honest, pair, report
+from tests.integration.llm.scripted import command, honest, report
 from tests.unit.llm.endpoint import endpoint
 
 FOUR = "judge.concurrency=4"
@@ -37,34 +34,6 @@ def test_answers_under_way_when_the_budget_ends_are_kept_and_counted(limit):
         assert report()["cost"] == pytest.approx(0.1 * len(server.bodies))
         assert main(command(server.url, FOUR, pairs=16)) == 0
         assert asked_twice(server) == 0
-
-
-def test_the_same_question_at_the_same_time_is_asked_once():
-    def parrot(number, body):
-        time.sleep(0.05)
-        return honest(number, body) if asks_for(body) != "cases" else pair({"messages": [{"content": "the same"}]})
-
-    with endpoint(parrot) as server:
-        main(command(server.url, FOUR))
-        assert asked_twice(server) == 0
-
-
-def test_ctrl_c_sends_nothing_more(tmp_path):
-    processes = []
-
-    def interrupting(number, body):
-        if number == 8:
-            os.kill(processes[0].pid, signal.SIGINT)
-        time.sleep(0.3)
-        return honest(number, body)
-
-    with endpoint(interrupting) as server:
-        processes.append(start_forked(*command(server.url, FOUR), cache=tmp_path / "cache"))
-        processes[0].communicate()
-        assert processes[0].returncode == 130
-        assert len(server.bodies) <= 9 + 4
-        kept = [line for line in Path("out/calls.jsonl").read_text().splitlines() if '"key"' in line]
-        assert len(kept) == len(server.bodies)
 
 
 def test_two_processes_do_not_write_one_folder(capsys):

@@ -54,16 +54,6 @@ def test_gradients_on_fused_norms_equal_pefts_on_the_same_base():
     assert _worst(gradients, _theirs(model, *case)[1]) <= 1e-10
 
 
-def test_in_bfloat16_a_fused_norm_is_no_further_from_the_truth():
-    model = _weighted("qwen3", torch.bfloat16)
-    exact, stock = copy.deepcopy(model).to(torch.float64), copy.deepcopy(model)
-    ids = torch.arange(20, 60)[None]
-    fuse_norms(model)
-    wanted = exact(ids).logits
-    errors = [(one(ids).logits.double() - wanted).norm() for one in (model, stock)]
-    assert 0 < errors[0] <= 1.1 * errors[1]
-
-
 def test_a_packed_model_fuses_them_and_its_prefix_is_the_bases():
     model = _weighted("qwen3", torch.bfloat16)
     packed = PackedModel(model, Bank(model, [random_adapter(model)]))

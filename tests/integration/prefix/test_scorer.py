@@ -1,14 +1,11 @@
 """Several conversations in one call, and behind kept prefixes: the verdicts of one after another."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
 
 from alora.adapter.bank import Bank
-from alora.base.fingerprint import Fingerprint
-from alora.base.load import LoadedBase
 from alora.errors import AdapterError
 from alora.evaluation.predict import answers
 from alora.prefix.packed import PackedModel
@@ -17,7 +14,7 @@ from alora.prefix.scorer import Scorer
 from alora.prefix.store import open_store
 from alora.prompt.render import Prefix, Question, Suffix
 from tests.peft_reference import peft_label_logits, peft_model, random_adapter
-from tests.toy_models import toy_model
+from tests.toy_models import as_base, toy_model
 
 SUFFIXES = (Suffix((5, 6, 7), (5,), (3, 4)), Suffix((5, 8, 9, 10), (5,), (3, 4, 11)), Suffix((5, 6), (5,), (7, 4)))
 PREFIXES = [Prefix(tuple(range(12, 12 + length))) for length in (9, 4, 17)]
@@ -40,8 +37,7 @@ def adapters(model, activated=(True, True, True)):
 @pytest.mark.parametrize("activated", [(True, True, True), (False, False, False), (True, False, True)])
 def test_rows_together_are_rows_one_by_one_and_pefts(activated):
     model = toy_model("qwen3", torch.float64)
-    base = LoadedBase(model, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
-    made = adapters(model, activated)
+    base, made = as_base(model), adapters(model, activated)
     reference = [peft_model(model, adapter) for adapter in made]
     with Scorer(base, made) as scorer:
         together = scorer.score_rows(QUESTIONS)
@@ -64,7 +60,7 @@ def test_rows_together_are_rows_one_by_one_and_pefts(activated):
 def test_probabilities_are_the_same_in_any_order_and_any_batch():
     """In float32 within 1e-5 of one conversation at a time; the same call again gives the same bits."""
     model = toy_model("qwen3")
-    base = LoadedBase(model, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+    base = as_base(model)
     prefixes = [Prefix(tuple((7 * n + 3 * k) % 90 + 12 for k in range(length)))
                 for n, length in enumerate((30, 9, 61, 10, 11, 30, 29, 2, 44, 9, 31, 58))]  # fmt: skip
     questions = [Question(prefix, SUFFIXES, (0, 1, 2)) for prefix in prefixes]
@@ -100,7 +96,7 @@ def test_labels_that_a_policy_does_not_have_are_impossible():
 
 def test_a_kept_prefix_is_not_computed_again_and_changes_nothing():
     model = toy_model("qwen3")
-    base = LoadedBase(model, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+    base = as_base(model)
     store = open_store(10**8, model, [prefix.token_ids for prefix in PREFIXES])
     answers = []
     for kept in (None, store, store):
@@ -109,17 +105,6 @@ def test_a_kept_prefix_is_not_computed_again_and_changes_nothing():
     assert (store.misses, store.hits) == (3, 3)
     for other in answers[1:]:
         torch.testing.assert_close(answers[0], other, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("half", [0, 1])
-def test_an_adapter_that_is_narrower_on_one_side_is_of_another_base(half):
-    model = toy_model("qwen3")
-    adapter = adapters(model)[0]
-    name, pair = next(iter(adapter.tensors.items()))
-    narrow = pair[0][:, :-1], pair[1][:-1]
-    odd = tuple(narrow[place] if place == half else pair[place] for place in range(2))
-    with pytest.raises(AdapterError, match="belongs to another base"):
-        Bank(model, [replace(adapter, tensors={**adapter.tensors, name: odd})])
 
 
 def test_a_pass_holds_no_more_tokens_than_the_limit_but_for_one_suffix_alone():

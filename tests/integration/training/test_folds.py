@@ -8,22 +8,19 @@ from sklearn.metrics import roc_auc_score
 from transformers import TrainerCallback
 
 from alora.adapter.folder import AdapterSpec, new_adapter
-from alora.base.fingerprint import Fingerprint
-from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.folds import Members
 from alora.training.loop import fit
-from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import ALL_TARGETS
-from tests.toy_models import toy_model
+from tests.toy_models import as_base, toy_model, toy_tokens
 
 INVOCATION, LABELS, FOLDS = (5, 6, 7), (11, 12), 3
 
 
 @pytest.fixture(scope="module")
 def base():
-    return LoadedBase(toy_model("qwen3", torch.float32), None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore
+    return as_base(toy_model("qwen3", torch.float32))
 
 
 def _rows(count, policies=1, decided=False):
@@ -31,26 +28,19 @@ def _rows(count, policies=1, decided=False):
     coins = torch.randint(0, 2, (count,), generator=torch.Generator().manual_seed(7)).tolist()
     made = []
     for number in range(count):
-        draw = torch.Generator().manual_seed(number)
         label = number % 2 if decided else coins[number]
-        prefix = (*torch.randint(20, 190, (6,), generator=draw).tolist(), 21 + number % 2)
+        prefix = (*toy_tokens(6, number), 21 + number % 2)
         targets = [Target(p, (*INVOCATION, 30, 31), LABELS, label, fold=number // 2 % FOLDS) for p in range(policies)]
         made.append(Example(prefix, tuple(targets)))
     return made
 
 
 def _fit(base, rows, folder, **options):
-    given = {
-        "max_steps": 60,
-        "batch_size": 8,
-        "learning_rate": 1e-2,
-        "early_stopping_patience": 0,
-        "scheduler": "constant",
-    }
+    given = {"max_steps": 60, "batch_size": 8, "learning_rate": 1e-2, "early_stopping_patience": 0}
     spec = AdapterSpec(8, 16.0, tuple(sorted(ALL_TARGETS)), INVOCATION)
     policies = 1 + max(target.policy for row in rows for target in row.targets)
     fresh = [new_adapter(spec, base.model, seed) for seed in range(policies)]
-    settings = TrainingSettings(**given | options.pop("settings", {}))
+    settings = TrainingSettings(scheduler="constant", **given | options.pop("settings", {}))
     return fit(base, fresh, rows, [], settings, folder, progress=False, **options)
 
 
@@ -111,22 +101,6 @@ def test_folds_learn_what_can_be_learnt_and_answer_in_the_order_of_the_rows(base
 
 class _Killed(Exception):
     pass
-
-
-class _CutOff(LastWeights):
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == 8:
-            raise _Killed
-
-
-def test_a_run_in_folds_that_is_cut_off_ends_with_the_same_bytes(base, tmp_path):
-    rows, settings = _rows(36, policies=2, decided=True), {"max_steps": 13, "batch_size": 4, "evaluations_per_epoch": 3}
-    whole = _fit(base, rows, tmp_path / "a", settings=settings)
-    with pytest.raises(_Killed):
-        _fit(base, rows, tmp_path / "b", settings=settings, callbacks=[_CutOff()])
-    resumed = _fit(base, rows, tmp_path / "b", settings=settings)
-    assert [adapter.digest for adapter in resumed.adapters] == [adapter.digest for adapter in whole.adapters]
-    assert (resumed.standings, resumed.out_of_fold) == (whole.standings, whole.out_of_fold)
 
 
 class _Jolt(TrainerCallback):

@@ -9,7 +9,6 @@ from transformers import TrainerCallback
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterSpec, new_adapter
-from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
@@ -25,26 +24,21 @@ from tests.peft_reference import (
     random_adapter,
     relative_error,
 )
-from tests.toy_models import toy_model
+from tests.toy_models import as_base, toy_model, toy_tokens
 
 INVOCATION = (5, 6, 7)
 LABELS = (11, 12)
 
 
 def _base(family="qwen3", dtype=torch.float64) -> LoadedBase:
-    model = toy_model(family, dtype)
-    return LoadedBase(model, None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
-
-
-def _tokens(length: int, seed: int) -> tuple[int, ...]:
-    return tuple(torch.randint(20, 190, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
+    return as_base(toy_model(family, dtype))
 
 
 def _examples(count: int, first: int = 0) -> list[Example]:
     """Ragged prefixes, one suffix, and a label that the last prefix token decides."""
     made = []
     for number in range(first, first + count):
-        prefix = (*_tokens(4 + number % 9, number), 21 + number % 2)
+        prefix = (*toy_tokens(4 + number % 9, number), 21 + number % 2)
         made.append(Example(prefix, (Target(0, (*INVOCATION, 30, 31), LABELS, number % 2),)))
     return made
 
@@ -66,21 +60,6 @@ class _Gradients(TrainerCallback):
         if self.found is None:
             self.found = copy.deepcopy(self.bank.gradients(0))
         control.should_training_stop = True
-
-
-def test_balanced_labels_change_the_gradients_of_skewed_rows_alone(tmp_path):
-    base, even = _base(), _examples(8)
-    skewed = [row for row in even if row.targets[0].label == 0] + [even[1]]
-    found = {}
-    for name, rows in (("even", even), ("skewed", skewed)):
-        for weights in ("none", "balanced"):
-            watch = _Gradients()
-            settings = TrainingSettings(batch_size=8, epochs=1, max_grad_norm=1e9, class_weights=weights)
-            fit(base, [_fresh(base)], rows, rows, settings, tmp_path / name / weights, False, [watch])
-            found[name, weights] = watch.found
-    for name, (_, gradient) in found["even", "none"].items():
-        torch.testing.assert_close(found["even", "balanced"][name][1], gradient)
-        assert not torch.allclose(found["skewed", "balanced"][name][1], found["skewed", "none"][name][1])
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
@@ -159,19 +138,18 @@ def test_policies_of_unlike_many_rows_have_the_gradients_that_they_have_alone(tm
         assert max(relative_error(found[name][1], wanted[name][1]) for name in wanted) <= 1e-10
 
 
+def _whole(row: Example) -> Example:
+    """The row for standard LoRA: one prompt without a prefix of the base's own."""
+    (target,) = row.targets
+    return Example((), (replace(target, suffix_ids=row.prefix_ids + target.suffix_ids),))
+
+
 @pytest.mark.parametrize("invocation", [INVOCATION, None], ids=["alora", "lora"])
 def test_training_lowers_the_validation_loss(tmp_path, invocation):
     base = _base(dtype=torch.float32)
     rows, held_out = _examples(64), _examples(16, 100)
     if invocation is None:
-        whole = [
-            Example((), (Target(0, r.prefix_ids + r.targets[0].suffix_ids, LABELS, r.targets[0].label),)) for r in rows
-        ]
-        held_out = [
-            Example((), (Target(0, r.prefix_ids + r.targets[0].suffix_ids, LABELS, r.targets[0].label),))
-            for r in held_out
-        ]
-        rows = whole
+        rows, held_out = ([_whole(row) for row in part] for part in (rows, held_out))
     settings = TrainingSettings(epochs=6, batch_size=8, learning_rate=1e-2)
     fitted = fit(base, [_fresh(base, invocation)], rows, held_out, settings, tmp_path, progress=False)
     losses = [entry["eval_loss"] for entry in fitted.history if "eval_loss" in entry]
@@ -185,7 +163,7 @@ def _hooks(model) -> list[int]:
 
 def test_the_base_comes_back_as_it_was(tmp_path):
     base = _base(dtype=torch.float32)
-    ids = torch.tensor([_tokens(9, 3)])
+    ids = torch.tensor([toy_tokens(9, 3)])
     before, hooks = base.model(ids).logits, _hooks(base.model)
     settings = TrainingSettings(max_steps=2, gradient_checkpointing=True)
     fit(base, [_fresh(base)], _examples(8), _examples(4, 9), settings, tmp_path, progress=False)
@@ -209,34 +187,14 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
         fit(base, [broken], _examples(8), _examples(4, 9), TrainingSettings(), tmp_path, progress=False)
 
 
-def test_a_run_that_would_fail_again_leaves_no_checkpoint(tmp_path):
-    """Its loss is finite at first, because B is zero; its checkpoints would only lead there again."""
-    base, seen = _base(), []
-    sick = new_adapter(AdapterSpec(2, 1e140, tuple(sorted(ALL_TARGETS)), INVOCATION), base.model, seed=1)
-    settings = TrainingSettings(batch_size=4, max_steps=4, learning_rate=3e-3, evaluations_per_epoch=8)
-
-    class Saved(TrainerCallback):
-        def on_save(self, args, state, control, **kwargs):
-            seen.extend(tmp_path.glob("checkpoint-*"))
-
-    with pytest.raises(TrainingError, match="validation loss is nan at step 2"):
-        fit(base, [sick], _examples(32), _examples(4, 50), settings, tmp_path, progress=False, callbacks=[Saved()])
-    assert seen
-    assert not list(tmp_path.glob("checkpoint-*"))
-
-
 class _Killed(Exception):
     pass
 
 
 @pytest.mark.parametrize(
     "how",
-    [
-        {"max_steps": 4, "scheduler": "constant"},
-        {"epochs": 0.7},
-        {"epochs": 6, "early_stopping_patience": 1, "learning_rate": 0.3},
-    ],
-    ids=["in-mid-epoch", "part-of-an-epoch", "stopped-early"],
+    [{"max_steps": 4, "scheduler": "constant"}, {"epochs": 6, "early_stopping_patience": 1, "learning_rate": 0.3}],
+    ids=["in-mid-epoch", "stopped-early"],
 )
 def test_a_run_cut_off_behind_its_last_checkpoint_is_the_same(tmp_path, monkeypatch, how):
     settings = TrainingSettings(**({"batch_size": 4, "learning_rate": 1e-2} | how))
@@ -270,36 +228,28 @@ class _CutOff(TrainerCallback):
             raise _Killed
 
 
-@pytest.mark.parametrize("step", [5, 8])
-def test_a_run_cut_off_on_its_way_ends_with_the_same_weights(tmp_path, step):
+def test_a_run_cut_off_on_its_way_ends_with_the_same_weights(tmp_path):
     """Weights, moments, data order, learning rate and standings are those of the last checkpoint, in mid-epoch."""
     settings = TrainingSettings(
         max_steps=11, batch_size=4, learning_rate=1e-2, weight_decay=0.1, evaluations_per_epoch=3, scheduler="linear"
     )
     base = _base(dtype=torch.float32)
     rows, held_out = (
-        [
-            Example(row.prefix_ids, tuple(replace(row.targets[0], policy=policy) for policy in (0, 1)))
-            for row in _examples(*count)
-        ]
-        for count in ((36,), (8, 100))
+        [replace(row, targets=tuple(replace(row.targets[0], policy=policy) for policy in (0, 1))) for row in part]
+        for part in (_examples(36), _examples(8, 100))
     )
     adapters = [random_adapter(base.model, seed=seed) for seed in (0, 1)]
     whole, again, began = LastWeights(), LastWeights(), _Began()
     undisturbed = fit(base, adapters, rows, held_out, settings, tmp_path / "a", progress=False, callbacks=[whole])
     with pytest.raises(_Killed):
-        fit(base, adapters, rows, held_out, settings, tmp_path / "b", progress=False, callbacks=[_CutOff(step)])
+        fit(base, adapters, rows, held_out, settings, tmp_path / "b", progress=False, callbacks=[_CutOff(8)])
     resumed = fit(base, adapters, rows, held_out, settings, tmp_path / "b", progress=False, callbacks=[again, began])
-    assert began.step == step // 3 * 3, "where the last checkpoint is"
+    assert began.step == 6, "where the last checkpoint is"
     assert [adapter.digest for adapter in again.adapters] == [adapter.digest for adapter in whole.adapters]
     assert [adapter.digest for adapter in resumed.adapters] == [adapter.digest for adapter in undisturbed.adapters]
     assert resumed.standings == undisturbed.standings
     judged = [[entry for entry in fitted.history if "eval_loss" in entry] for fitted in (resumed, undisturbed)]
     assert judged[0] == judged[1]
-    losses = [entry for entry in undisturbed.history if "loss" in entry]
-    assert [entry["loss"] for entry in losses] == pytest.approx(
-        [entry["loss_0"] + entry["loss_1"] for entry in losses], abs=1e-3
-    )
 
 
 def test_an_adapter_that_no_step_moved_is_given_up(tmp_path):

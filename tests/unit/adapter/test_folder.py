@@ -209,11 +209,6 @@ def test_a_link_in_the_folder_is_not_followed(folder, tmp_path, name):
         load_adapter(folder)
 
 
-def test_the_largest_rank_is_that_of_the_wider_side(tmp_path):
-    save_adapter(new_adapter(replace(SPEC, rank=32), toy_model("qwen3"), 0), tmp_path / "adapter", "toy")
-    assert load_adapter(tmp_path / "adapter").spec.rank == 32
-
-
 def test_weights_in_use_are_not_those_of_a_file_that_is_written_over(folder):
     """A map of the file would change with it, and end the process where it is cut short."""
     weights, file = load_adapter(folder), folder / "adapter_model.safetensors"

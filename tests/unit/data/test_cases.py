@@ -1,7 +1,6 @@
 """Files and chats as people export them: each is read as what was said, or refused with the setting that reads it."""
 
 import json
-from collections import Counter
 
 import pytest
 
@@ -98,22 +97,6 @@ def test_c1_a_sentence_with_a_speakers_name_is_a_text(tmp_path, text):
     assert [said(found.conversation) for found in read(jsonl(tmp_path, {"text": text, "label": "ok"}))] == [
         [("user", text)]
     ]
-
-
-def test_c1_one_such_text_among_others_is_a_users_own(tmp_path):
-    rows = [{"text": text, "label": "ok"} for text in ("Hi", "a: b", "How?", "So", TRANSCRIPTS["lines"], "No")]
-    assert [len(found.conversation.messages) for found in read(jsonl(tmp_path, *rows))] == [1] * 6
-
-
-def test_c2_prompt_and_completion_one_after_the_other(tmp_path):
-    row = {
-        "prompt": [{"role": "user", "content": "Order 1 is late."}],
-        "completion": [{"role": "assistant", "content": "You get a refund, I promise."}],
-        "label": True,
-    }
-    (found,) = read(jsonl(tmp_path, row), label_map={"true": "violation", "false": "ok"})
-    assert said(found.conversation) == [("user", "Order 1 is late."), ("assistant", "You get a refund, I promise.")]
-    assert found.labels == {"p": "violation"}
 
 
 def test_c2_what_was_chosen_and_what_was_rejected_are_two_rows(tmp_path):
@@ -426,12 +409,3 @@ def test_c15_a_text_that_names_the_tag_is_a_text(text):
         assert said(read_one({"messages": [PLAIN[0], {"role": role, "content": text}]})[0])[1] == (role, text)
     users = {"messages": [{"role": "user", "content": "<think>a</think>b"}]}
     assert said(read_one(users)[0]) == [("user", "<think>a</think>b")]
-
-
-def test_c15_a_file_that_mixes_the_forms_is_noted(tmp_path):
-    rows, notes = [{"messages": [PLAIN[0], THOUGHT[form]]} for form in ("tags", "field")], Counter[str]()
-    list(stream_conversations(jsonl(tmp_path, *rows), None, notes))
-    assert [note for note in notes if "in <think> tags and next to texts" in note]
-    notes.clear()
-    list(stream_conversations(jsonl(tmp_path, rows[0], rows[0]), None, notes))
-    assert not [note for note in notes if "next to texts" in note]

@@ -32,11 +32,6 @@ def test_few_rows_and_rare_labels_are_doubtful():
     assert "only 9 of 409 rows are 'violation'" in check_balance("train", rare, POLICY, True)[0].problem
 
 
-def test_sound_splits_have_no_findings():
-    splits = {"train": both(9), "test": [row("something else", where="test.jsonl:1")]}
-    assert check_duplicates(splits, POLICY) == []
-
-
 def test_a_repeated_row_is_told_with_both_places():
     rows = [row("Hello  there"), row("hello there ", where="train.jsonl:9"), row("hello there", role="assistant")]
     (finding,) = check_duplicates({"train": rows}, POLICY)

@@ -229,14 +229,6 @@ def test_who_speaks_in_a_column_its_name_says_or_they_take_turns(names, wanted):
         )
 
 
-def test_prompts_that_hold_transcripts_are_split_next_to_their_reply(tmp_path):
-    asked = {"prompt": "\n\nHuman: hi\n\nAssistant: yes?\n\nHuman: {}\n\nAssistant:", "response": "Well", "label": "ok"}
-    rows = read(jsonl(tmp_path, *[asked | {"prompt": asked["prompt"].format(n)} for n in range(3)]))
-    assert said(rows[0].conversation) == [("user", "hi"), ("assistant", "yes?"), ("user", "0"), ("assistant", "Well")]
-    form = {"prompt": "Context: a\nUser: b\nQuestion: c", "response": "Well", "label": "ok"}
-    assert len(read(jsonl(tmp_path, form))[0].conversation.messages) == 2
-
-
 TRANSCRIPT = "Agent: Hello!\nHow are you?\r\n\n Customer: see http://a.b\nand Agent: too"
 
 

@@ -52,12 +52,3 @@ def test_class_numbers_that_datasets_wrote_have_their_names(kept, tmp_path):
         pyarrow.parquet.write_table(table.replace_schema_metadata({b"huggingface": kept}), tmp_path / "rows.parquet")
     rows = sources.read_rows(str(tmp_path / "rows.parquet"), Findings())
     assert [row.value["label"] for row in rows] == ([0, 1, None] if kept else ["ok", "violation", None])
-
-
-def test_class_names_of_the_file_and_of_the_card_stand_next_to_each_other(tmp_path):
-    names = datasets.ClassLabel(names=["ok", "violation"])
-    features = datasets.Features({"a": names, "b": datasets.Value("int64"), "c": datasets.Value("int64")})
-    path = tmp_path / "rows.parquet"
-    datasets.Dataset.from_dict({"a": [1], "b": [1], "c": [1]}, features).to_parquet(path)
-    (row,) = sources._read_parquet(path, "rows", {"b": ["no", "yes"]})
-    assert row.value == {"a": "violation", "b": "yes", "c": 1}

@@ -1,6 +1,5 @@
 """What is held out, what is one conversation, and which policies' rows are enough."""
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -117,20 +116,6 @@ def test_groups_that_share_a_text_stay_on_one_side():
         assert not sides[0] & sides[1]
 
 
-def test_a_conversation_in_files_of_several_weights_has_each_rows_own(tmp_path):
-    """One policy's row lies in the first file, the other's of the same conversation in the second."""
-    shared = both(20, "shared")
-    for policy, first, second in (("p", shared, both(20, "p")), ("q", both(20, "q"), shared)):
-        write(tmp_path / f"own.{policy}.jsonl", *first)
-        write(tmp_path / f"bought.{policy}.jsonl", *second)
-    sources = [str(tmp_path / f"{name}.%policy%.jsonl") for name in ("own", "bought")]
-    found, _ = read_splits(DataSettings(train=sources, weights=[1, 0.25]), [POLICY, OTHER])
-    texts = {text for text, _ in shared}
-    weights = {(name, row.weight) for row in found.train if row.conversation.messages[0].content in texts
-               for name in row.labels}  # fmt: skip
-    assert weights == {("p", 1), ("q", 0.25)}
-
-
 def test_every_label_has_its_share_held_out_however_rare():
     rows = [row(f"message {number}", p="violation" if number % 50 == 0 else "ok") for number in range(1000)]
     train, validation = hold_out(rows, 0.15)
@@ -245,17 +230,6 @@ def test_what_is_wrong_in_one_policy_s_file_is_no_fault_of_another_s(tmp_path):
     assert list(findings.notes) == ["role 'human' is read as user"]
 
 
-def test_files_of_several_policies_share_the_rows_that_they_have_in_common(tmp_path):
-    for split in ("train", "validation"):
-        for policy in ("p", "q"):
-            write(tmp_path / f"{policy}.{split}.jsonl", *both(3))
-    names = {split: str(tmp_path / f"%policy%.{split}.jsonl") for split in ("train", "validation")}
-    splits, left_out = read_splits(DataSettings(**names), [POLICY, OTHER])
-    assert left_out == {}
-    assert len(splits.train) == 6
-    assert all(set(item.labels) == {"p", "q"} for item in splits.train)
-
-
 def test_a_policy_without_rows_is_left_out_until_none_is_left(tmp_path):
     """One policy of several fails alone; the only one, and all of several, end the reading."""
     names = {split: write(tmp_path / f"p.{split}.jsonl", *both(3, split)) for split in ("train", "validation", "test")}
@@ -269,27 +243,6 @@ def test_a_policy_without_rows_is_left_out_until_none_is_left(tmp_path):
         read_splits(each, [OTHER])
     with pytest.raises(AllFailed, match=r"none of 2 policies is left:\n  q: .*\n(  .*\n)*  r: "):
         read_splits(each, [OTHER, replace(OTHER, id="r")])
-
-
-def test_a_policy_that_no_row_is_labelled_for_is_left_out_before_it_is_trained(tmp_path):
-    """Also where the test rows alone lack it; rows that are labelled for nobody are no rows of the run."""
-    lines = [
-        {"messages": [{"role": "user", "content": f"{number}"}], "labels": dict.fromkeys(names, label)}
-        for number, label in enumerate(POLICY.labels * 3)
-        for names in (("p", "q"), ())
-    ]
-    files = {}
-    for split in ("train", "validation", "test"):
-        for number, line in enumerate(lines):
-            line["id"] = f"{split} {number}"
-            if split == "test":
-                line["labels"].pop("q", None)
-        files[split] = str(tmp_path / f"{split}.jsonl")
-        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    splits, left_out = read_splits(DataSettings(**files), [POLICY, OTHER])
-    (error,) = left_out.values()
-    assert str(error).startswith(f"{files['test']}: none of its 12 rows is labelled for policy 'q'")
-    assert [len(rows) for rows in (splits.train, splits.validation, splits.test)] == [6, 6, 6]
 
 
 def test_the_share_of_training_rows_with_a_system_turn_is_the_policys_own():

@@ -175,22 +175,6 @@ def test_the_point_holds_its_rate_at_its_own_temperature(overconfidence):
     assert rates(label_ids == 0, positive_probability(logits), point.threshold) != (recall, alarms)  # negative control
 
 
-def test_the_interval_is_of_the_thresholds_that_resampled_rows_choose():
-    logits, label_ids = validation(4, 60)
-    positive, probability = label_ids == 0, positive_probability(logits)
-    settings = EvaluationSettings(target="recall", target_value=0.8, bootstrap=300)
-    chosen = []
-    for counts in np.vstack(list(draw_counts(60, 300, seed=0))).astype(int):
-        drawn = np.repeat(np.arange(60), counts)
-        fired = best_by_hand(positive[drawn], probability[drawn], lambda p, f: float((p & f).sum() >= 0.8 * p.sum()))
-        chosen.append(probability[drawn][fired].min())
-    _, low, high = choose_threshold(positive, probability, settings)
-    below, above = np.percentile(chosen, (2.5, 97.5))  # of rows that fire; thresholds lie midway to the next one
-    gap = np.diff(np.sort(probability)).max()
-    assert below - gap <= low <= below
-    assert above - gap <= high <= above
-
-
 @pytest.mark.parametrize("target", ["f1", "cost"])
 def test_a_threshold_is_steadier_than_the_best_count_and_no_worse(target):
     """Of 40 rows the best count is mostly luck; measured on many rows of the same kind."""

@@ -52,19 +52,6 @@ def test_the_plan_says_what_was_measured_within_30_percent(name):
         assert found == pytest.approx(measured(systems, record, tokens, policies), rel=0.3), (tokens, policies)
 
 
-def test_rates_that_were_put_in_come_out():
-    record = load_record(RESULTS / "serving_cpu.json")
-    true = Rates(2e-12, 5e-12, 0.003, 1e9)
-    battery = battery_of(record)
-    for cell in record.cells:
-        for trial in cell.trials:
-            if cell.workload == "grid" and trial.system in ("alora", "lora"):
-                work = getattr(battery, trial.system)(cell.size("tokens"), trial.run.pieces)
-                object.__setattr__(trial.run, "seconds", work.seconds(true))
-    found = fit_rates(record)
-    assert (found.base, found.adapted, found.request) == pytest.approx((2e-12, 5e-12, 0.003), rel=1e-6)
-
-
 def test_what_is_cached_is_not_computed_and_a_part_of_a_block_is_not_shared():
     whole, behind = BATTERY.alora(1600, 10), BATTERY.alora(1600, 10, cached=1600)
     assert behind.base == 0
@@ -144,25 +131,16 @@ def test_the_command_prints_every_assumption(capsys, tmp_path):
     record = RESULTS / "serving_cpu.json"
     asked = ["plan", "plan.device=cpu", "plan.shape=27m", "plan.policies=50", "plan.rate=0.1", "plan.target_ms=8000"]
     assert main([*asked, f"plan.record={record}", "plan.memory_gb=16", f"output={tmp_path / 'plan.json'}"]) == 0
-    said = capsys.readouterr().out
-    for word in (
-        "50 policies",
-        "0.1 conversations a second",
-        "fitted to serving_cpu.json",
-        "16 GB",
-        "M/G/1",
-        "30 s apart",
-    ):
-        assert word in said
+    assert "fitted to serving_cpu.json" in capsys.readouterr().out
     assert json.loads((tmp_path / "plan.json").read_text())["plans"][0]["system"] == "alora"
-    assert main([*asked, "plan.record=null"]) == 2
-    assert "nobody publishes what a CPU does" in capsys.readouterr().err
-    assert main([*asked, f"plan.record={record}"]) == 2
-    assert "plan.memory_gb" in capsys.readouterr().err
-    assert main(["plan", "adapter.targets=[q_proj,x]"]) == 2
-    assert "adapter.targets: x is none of q_proj, " in capsys.readouterr().err
-    assert main(["plan", "plan.target_ms=1"]) == 1
-    assert "no number of devices meets" in capsys.readouterr().err
+    for wrong, code, named in (
+        ([*asked, "plan.record=null"], 2, "a CPU"),
+        ([*asked, f"plan.record={record}"], 2, "plan.memory_gb"),
+        (["plan", "adapter.targets=[q_proj,x]"], 2, "adapter.targets"),
+        (["plan", "plan.target_ms=1"], 1, "no number of devices"),
+    ):
+        assert main(wrong) == code
+        assert named in capsys.readouterr().err
 
 
 def test_a_base_by_its_config_alone(tmp_path, capsys, monkeypatch):
@@ -175,11 +153,8 @@ def test_a_base_by_its_config_alone(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("alora.base.smollm2.ensure_smollm2", lambda progress: tmp_path)
     assert main(["plan", "base=smollm2", "json=true"]) == 0, "a name of alora's own is none of the hub's"
     assert f"smollm2, {parameters / 1e6:.0f} M" in json.loads(capsys.readouterr().out)["facts"]["base"]
-    odd = [{"head_dim": "x"}, {"torch_dtype": []}, {"layer_types": -1}]
-    for content in ("{", *(json.dumps({"model_type": "qwen3", **sizes, **one}) for one in odd)):
-        (tmp_path / "config.json").write_text(content)
-        assert main(["plan", f"base.source={tmp_path}"]) == 2, content
-        assert "its config cannot be read" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", **sizes, "head_dim": "x"}))
+    assert main(["plan", f"base.source={tmp_path}"]) == 2
 
 
 def test_every_device_of_the_schema_is_in_the_table():

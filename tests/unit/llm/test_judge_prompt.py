@@ -48,11 +48,6 @@ def test_no_text_leaves_its_quotes(hostile):
     assert inside.split("</conversation>")[1] == around[0].split("</conversation>")[1]
 
 
-def test_without_the_escape_a_text_would_leave_its_quotes():
-    """Negative control: JSON alone does not keep an element closed."""
-    assert "</conversation>" in json.dumps([{"content": "</conversation>"}])
-
-
 def test_a_long_conversation_loses_the_middle_of_its_longest_text():
     found = quoted(talk("short", "a" * 500 + "b" * 500), limit=300)
     assert found[0]["content"] == "short"

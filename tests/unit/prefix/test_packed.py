@@ -6,7 +6,7 @@ from alora.adapter.bank import Bank
 from alora.errors import AdapterError
 from alora.prefix.packed import PackedModel
 from tests.peft_reference import random_adapter
-from tests.toy_models import WINDOW, toy_model
+from tests.toy_models import toy_model
 
 
 def test_a_prefix_between_two_passes_leaves_checkpointing_on():
@@ -30,13 +30,3 @@ def test_an_adapter_on_the_output_layer_is_refused_rather_than_left_out():
         PackedModel(base, bank)
     bank.release()
     PackedModel(base, Bank(base, [random_adapter(base, targets=("q_proj",))]))
-
-
-def test_the_check_gives_every_window_back():
-    base = toy_model("gemma3")
-    holders = [base.config, *(module for module in base.modules() if getattr(module, "sliding_window", None))]
-    before = [holder.sliding_window for holder in holders]
-    assert len(before) > 1
-    assert set(before) == {WINDOW}
-    PackedModel(base, Bank(base, [random_adapter(base)]))
-    assert [holder.sliding_window for holder in holders] == before

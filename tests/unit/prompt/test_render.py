@@ -220,24 +220,6 @@ def test_turns_are_the_chat_template_s_own_tokens(family):
     assert theirs[len(ours) :][0] == RENDERERS[family, "turns"].suffix(POLICIES[0]).token_ids[0]
 
 
-@pytest.mark.parametrize(("family", "layout"), CASES)
-def test_the_beginning_of_text_is_written_as_the_template_does(family, layout):
-    bos = TOKENIZERS[family].bos_token_id
-    ids = RENDERERS[family, layout].prefix(Conversation("x", (Message("user", "Hi"),))).token_ids
-    expected = {"qwen3": 0, "llama3": 1, "gemma3": 1, "granite": None}[family]
-    if expected is not None:  # Granite's BOS is its end of turn
-        assert ids.count(bos) == expected
-        assert expected == 0 or ids[0] == bos
-
-
-def test_the_empty_thought_of_qwen3_belongs_to_the_answer_header():
-    tokenizer = TOKENIZERS["qwen3"]
-    thinking = Renderer(tokenizer, PromptSettings()).suffix(POLICIES[0])
-    direct = RENDERERS["qwen3", "transcript"].suffix(POLICIES[0])
-    assert tokenizer.decode(direct.token_ids).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-    assert tokenizer.decode(thinking.token_ids).endswith("<|im_start|>assistant\n")
-
-
 def test_a_suffix_that_is_longer_than_any_conversation_is_refused():
     """It is computed for every conversation anew; the base's own prompt, with the rule, may be of any length."""
     renderer = Renderer(TOKENIZERS["qwen3"], PromptSettings(instruction="rule"))

@@ -4,18 +4,17 @@ import pytest
 import torch
 
 from alora.adapter.folder import AdapterSpec, new_adapter
-from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.loop import fit
-from tests.toy_models import toy_model
+from tests.toy_models import as_base, toy_model
 
 INVOCATION = (5, 6, 7)
 
 
 def base_of(dtype=torch.float32) -> LoadedBase:
-    return LoadedBase(toy_model("qwen3", dtype), None, Fingerprint("w", "t", "c"), "toy")  # pyright: ignore[reportArgumentType]
+    return as_base(toy_model("qwen3", dtype))
 
 
 def rows(count: int, policies: int = 1) -> list[Example]:

@@ -84,17 +84,3 @@ def test_what_a_killed_process_was_writing_is_swept_and_hidden_files_of_the_user
     assert tree(tmp_path).keys() > before.keys()
     assert claim("run", tmp_path) is True
     assert tree(tmp_path).keys() == before.keys()
-
-
-@pytest.mark.parametrize("name", ["battery", "policies/red", "adapter", "inputs.json"])
-def test_a_run_folder_that_leads_elsewhere_is_refused(name, tmp_path):
-    path, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    claim("run", path)
-    fill(path, [*KINDS["run"][1], "adapter/adapter_config.json"])
-    fill(elsewhere, ["training.json"])
-    (path / name).rename(tmp_path / "away")
-    (path / name).symlink_to(elsewhere)
-    before = tree(tmp_path)
-    with pytest.raises(RunError, match=f"{name} is a link"):
-        claim("run", path, rank=8)
-    assert tree(tmp_path) == before

@@ -1,15 +1,11 @@
 """``alora bench training`` from the command line, at toy sizes."""
 
-from dataclasses import replace
-
 import pytest
-import torch
 
 from alora.cli import main
 from alora.config.schema import SHAPES as KNOWN_SHAPES
-from alora.config.schema import BaseSettings, BenchSettings
+from alora.config.schema import BenchSettings
 from alora.lab.bench.record import load_record
-from alora.lab.bench.run import run_bench
 from alora.lab.bench.shapes import SHAPES
 from alora.lab.bench.trials import AA, FULL_SEQUENCE
 
@@ -65,22 +61,6 @@ def test_the_baselines_agree_with_ours_on_the_very_workload(report):
         found = {one.system: one.worst for one in cell.agreement}
         assert set(found) == {*FULL_SEQUENCE, "trl"}
         assert all(worst <= 1e-4 for worst in found.values())
-
-
-def test_a_base_in_four_bits():
-    """TRL casts adapters of a 4-bit base to bfloat16, which the guard tells from rounding."""
-    settings = BenchSettings(
-        workload="training", shape="mini", prefixes=[40], suffix=8, policies=[1], rounds=2, rank=4, own_rows=0
-    )
-    plain, packed = (
-        run_bench(replace(settings, baselines=names), base, torch.device("cpu"), torch.float32)
-        for names, base in ((["peft"], BaseSettings()), (["peft", "trl"], BaseSettings(quantization="nf4")))
-    )
-    assert (plain.base.quantization, packed.base.quantization) == ("none", "nf4")
-    assert packed.base.mib < 0.6 * plain.base.mib  # the embedding, half of it here, is not packed
-    worst = {one.system: one.worst for one in packed.cells[0].agreement}
-    assert worst["peft"] <= 1e-4 < worst["trl"]
-    assert "UNEQUAL_GRADIENTS" in [one.code for one in packed.cells[0].ratio("trl").refused]
 
 
 def test_every_shape_of_the_schema_exists():

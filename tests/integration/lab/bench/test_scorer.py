@@ -67,14 +67,6 @@ def test_suffixes_that_were_not_run_are_found(monkeypatch, tmp_path):
     assert "UNEQUAL_VERDICTS" in [one.code for one in load_record(tmp_path).cells[0].ratios[0].refused]
 
 
-def test_wrong_logits_are_found(monkeypatch, tmp_path):
-    stock = Scorer.label_logits
-    monkeypatch.setattr(Scorer, "label_logits", lambda *args: [1.2 * row for row in stock(*args)])
-    main([*COMMAND, "bench.serving.workloads=[grid]", f"output={tmp_path}"])
-    refused = [[one.code for one in cell.ratios[0].refused] for cell in load_record(tmp_path).cells]
-    assert all("UNEQUAL_VERDICTS" in codes for codes in refused)
-
-
 def test_a_run_that_is_out_of_time_reports_what_it_finished(tmp_path, monkeypatch, capsys):
     """The clock jumps once the first cell stands; a limit that nothing fits into is the user's mistake."""
     stock = Harness.in_time

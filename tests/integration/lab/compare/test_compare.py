@@ -112,21 +112,6 @@ def test_every_figure_follows_from_the_raw_scores(compared):
             assert told[name]["low"] <= told[name]["value"] <= told[name]["high"]
 
 
-def test_the_battery_and_the_gaps_are_means_of_the_policies(compared):
-    found = compared[0]
-    each = [figures(found, "alora", policy, 4)["figures"]["auroc"]["value"] for policy in ("red", "blue")]
-    assert figures(found, "alora", None, 4)["figures"]["auroc"]["value"] == pytest.approx(np.mean(each))
-    gaps = {(tuple(g["first"]), tuple(g["second"]), g["policy"]): g for g in found["gaps"]}
-    assert {second for _, second, _ in gaps} == {
-        ("lora", 2), ("lora", 4), *((arm, None) for arm in ARMS[2:])
-    }  # fmt: skip
-    for rank in (2, 4):
-        gap = gaps[("alora", rank), ("lora", rank), "red"]
-        areas = [figures(found, arm, "red", rank)["figures"]["auroc"]["value"] for arm in ("alora", "lora")]
-        assert gap["value"] == pytest.approx(areas[0] - areas[1], abs=1e-12)
-    assert figures(found, "alora", "red", 4)["spread"]["auroc"] is not None
-
-
 def test_the_judge_is_counted_and_its_silence_told(compared):
     found = compared[0]
     (facts,) = [item["facts"] for item in of(found, "judge")]

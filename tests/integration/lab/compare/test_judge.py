@@ -1,13 +1,11 @@
 """The judge's arm from rows to scores, and what a comparison makes of one that is of no use."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from alora.cli import main
 from alora.config.schema import JudgeSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import Splits
@@ -17,7 +15,6 @@ from alora.lab.compare.judged import ask_and_score, logits
 from alora.lab.compare.task import MethodRun, Task
 from alora.llm.judge_prompt import Answer
 from alora.policy import Policy
-from tests.integration.lab.compare.places import make_place, overrides
 from tests.unit.llm.endpoint import completion, endpoint, says
 
 POLICY = Policy("refunds", "No refunds", "Nobody promises a refund.")
@@ -110,40 +107,3 @@ def test_every_request_is_paid_for_once_over_all_calls(tmp_path):
             assert (facts["requests"], facts["failed_requests"]) == (stopped + 40, stopped - 30)
             assert (facts["input_tokens"], facts["output_tokens"]) == (70 * 100, 70 * 10)
             assert facts["cost"] == pytest.approx(70 * (100 * 2 + 10 * 10) / 1e6)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return make_place(tmp_path_factory.mktemp("judge"))
-
-
-def right(body) -> object:
-    rule, text = body["messages"][1]["content"].split("<conversation>")
-    return says("violation" if ("says red" in text) == ("No red" in rule) else "ok", 80)
-
-
-def compare(place: Path, run: Path, behaviour, *more: str) -> tuple[int, dict, int]:
-    """The exit code, what was written, and the number of requests."""
-    with endpoint(behaviour) as server:
-        more = (f"judge.url={server.url}", "judge.model=m", "judge.retries=0", "compare.arms=[bag_of_words]", *more)
-        code = main(["compare", *overrides(place, run, *more)])
-        return code, json.loads((run / "compare.json").read_text()), len(server.bodies)
-
-
-def test_a_judge_without_usable_answers_costs_no_other_arm_its_figures(place, tmp_path):
-    def prudish(number, body):
-        return FILTER if "says red" in body["messages"][1]["content"].split("<conversation>")[1] else right(body)
-
-    code, found, _ = compare(place, tmp_path / "run", prudish)
-    assert code == 1
-    assert {(item["arm"], item["policy"]) for item in found["methods"]} == {
-        ("bag_of_words", "red"), ("bag_of_words", "blue"), ("bag_of_words", None)
-    }  # fmt: skip
-    assert found["left_out"]["judge"].keys() == {"red", "blue"}
-    assert "12 of 24 validation and 12 of 24 test rows have an answer" in found["left_out"]["judge"]["red"]
-    assert "| judge | red | 12 of 24" in (tmp_path / "run/compare.md").read_text()
-
-
-def _model(run: Path) -> str:
-    (model,) = {scores["facts"]["model"] for scores in json.loads((run / "compare.json").read_text())["scores"]}
-    return model

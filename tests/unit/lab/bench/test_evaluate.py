@@ -10,11 +10,10 @@ import torch
 from alora.config.schema import BaseSettings, BenchSettings, Recipe, ServingBenchSettings
 from alora.errors import ConfigError
 from alora.lab.bench.record import record_json
-from alora.lab.bench.reference import sampled
 from alora.lab.bench.run import run_bench
 from alora.lab.bench.serving import for_this_machine
 from alora.lab.bench.trials import AA, Run
-from tests.unit.lab.bench.cases import PREFIX, Played, judged, machine, played, players, right
+from tests.unit.lab.bench.cases import Played, judged, machine, played, players, right
 
 WORKLOADS = ("grid", "warm", "conversation")
 WRONG, NO_NUMBER, SILENT = (-3.0, -0.05), (math.nan, math.nan), (-0.69, -0.69)
@@ -156,17 +155,6 @@ def test_the_packed_scorer_checks_what_was_not_sampled(workload):
     assert any(one.against == "the packed scorer" and one.worst > 0.1 for c in record.cells for one in c.agreement)
 
 
-@pytest.mark.parametrize("wrong", [None, 0, 1, 2])
-def test_requests_of_the_base_are_sampled_first_middle_and_last(wrong):
-    """The fault: only the first was, which computes the prefix itself, so no hit of the base was ever judged."""
-    systems = players() | {"base": Played("base", answers=lambda p, n: WRONG if p == wrong else right(p))}
-    cells = played("grid", systems)
-    keys = [key for kind, key in sampled(cells[0], PREFIX) if kind == "base"]
-    assert [policy for _, policy in keys] == [0, 1, 2]
-    refused = {one.code for one in judged(cells).cells[0].ratio("base").refused}
-    assert ("UNEQUAL_VERDICTS" in refused) == (wrong is not None)
-
-
 @pytest.mark.parametrize("name", ["base", "reader"])
 @pytest.mark.parametrize("suffix", [9, 4])
 def test_other_prompts_are_the_nature_of_the_base_and_the_fault_of_any_other(name, suffix):
@@ -209,17 +197,6 @@ def test_ours_must_do_the_same_in_every_round():
     fewer = cells[0].trials[at].run.results[:2]
     cells[0].trials[at] = replace(cells[0].trials[at], run=Run.of(1.0, 1.0, fewer))
     assert_withheld(judged(cells), "UNEQUAL_WORK")
-
-
-def test_the_a_a_run_counts_rounds_and_not_cells():
-    """Two cells of a round share what the machine did in it."""
-    systems = {name: replace(system, rounds=range(3)) for name, system in players().items()}
-    systems[AA] = replace(systems[AA], drift=lambda n: (0.9, 1.0, 1.2)[n])
-    found = judged(played("conversation", systems)).aa["conversation"]
-    assert found.ratio.coverage == 0.99
-    assert found.ratio.value == pytest.approx((0.9 * 1.0 * 1.2) ** (1 / 3))
-    assert found.ratio.low < 0.5 < 2 < found.ratio.high
-    assert [one.code for one in found.refused] == ["NOISY_AA"]
 
 
 def test_a_cell_that_was_stopped_costs_its_workload_no_ratio():

@@ -1,17 +1,12 @@
 """The measuring loop: in which order the systems run, what is rehearsed, and what is kept of a run that is stopped."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from alora.config.schema import BenchSettings, ServingBenchSettings
+from alora.config.schema import BenchSettings
 from alora.lab.bench.harness import REHEARSAL, Harness, TimeIsUp, Turn, draw_orders
-from alora.lab.bench.serving import ServingBench
-from alora.lab.bench.systems import System
-from alora.lab.bench.trials import AA, Cell, Run
+from alora.lab.bench.trials import AA, Cell
 from tests.unit.lab.bench.cases import burst
 
 SYSTEMS = ("base", "alora", "lora", AA, "packed")
@@ -54,56 +49,6 @@ def test_every_turn_is_rehearsed_and_then_timed_once_a_round_in_an_order_of_its_
     assert all(sorted(order) == list("abcdefgh") for order in orders)
     assert len({tuple(order) for order in orders}) == 5
     assert harness.cells == [cell]
-
-
-class Answered(System):
-    """A system that notes what it was asked, and whether its cache was emptied before."""
-
-    keeps = True
-
-    def __init__(self) -> None:
-        self.asked: list[list[int]] = []
-        self.emptied = 0
-
-    def forget(self) -> None:
-        self.emptied += 1
-
-    def run(self, prefix_ids: tuple[int, ...], policies: Sequence[int]) -> Run:
-        self.asked.append(list(policies))
-        return burst(tuple(policies))
-
-
-def serving_of(serving: ServingBenchSettings, **settings: Any) -> tuple[Any, Harness]:
-    """A benchmark whose systems note what they are asked."""
-    bench: Any = object.__new__(ServingBench)
-    own = BenchSettings(serving=serving, **settings)
-    harness = Harness(own)
-    vars(bench).update(
-        _settings=own, _harness=harness, ours="alora", systems={name: Answered() for name in ("lora", "alora")},
-        _engine=SimpleNamespace(answer=lambda requests: burst((0,))), _loads=[],
-        material=SimpleNamespace(conversation=lambda tokens, seed: (7,) * tokens,
-                                 suffixes=[SimpleNamespace(label_token_ids=(1, 2))]),
-    )  # fmt: skip
-    return bench, harness
-
-
-def asked(bench: Any) -> dict[str, list[int]]:
-    return {name: [len(policies) for policies in system.asked] for name, system in bench.systems.items()}
-
-
-def test_a_cold_rehearsal_runs_all_of_ours_and_of_lora_what_fills_two_steps():
-    sizes = {"prefixes": [500], "policies": [50]}
-    bench, harness = serving_of(ServingBenchSettings(lora_tokens=None, step_tokens=4096), **sizes)
-    bench._grid()
-    assert asked(bench) == {"lora": [17] + 8 * [50], "alora": 9 * [50]}
-    assert all(system.emptied == 9 for system in bench.systems.values())
-    part, _ = serving_of(ServingBenchSettings(lora_tokens=2000, step_tokens=4096), **sizes)
-    part._grid()
-    assert asked(part)["lora"] == 9 * [4]  # no more than a round
-    assert (
-        len({policy for policies in part.systems["lora"].asked[1:] for policy in policies}) == 8 * 4
-    )  # others each time
-    assert len(harness.cells) == 1
 
 
 def test_a_run_that_is_stopped_keeps_the_rounds_that_are_whole():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from alora.lab.bench.open_loop import CHECKED, FIRES, Load, arrivals, offer_populations, offered, offered_rate, search
+from alora.lab.bench.open_loop import FIRES, Load, arrivals, offer_populations, offered, offered_rate, search
 from alora.lab.bench.record import LoadRecord, OfferedRate
 from tests.unit.lab.bench.cases import right
 from tests.unit.lab.bench.load_cases import Engine, generator, offered_to, references, settings
@@ -19,24 +19,6 @@ def test_arrivals_are_poisson_distinct_and_the_same_at_every_rate():
     assert {len(set(one.policies)) for one in slow} == set(range(FIRES[0], FIRES[1] + 1))
     assert all(len(set(one.policies)) == len(one.policies) for one in slow)
     assert [one.policies for one in arrivals(4, 2.0, 40, seed=1)] == [one.policies for one in slow[:4]]
-
-
-@pytest.mark.parametrize(("rate", "at_once"), [(0.0, 1), (50.0, 8)])
-def test_one_after_another_or_as_they_arrive(rate, at_once):
-    engine = Engine()
-    _, found = offered_to(engine, rate, settings(), 4)
-    assert len(found.ms) == 9
-    assert engine.most == at_once
-    assert (found.ms[-1] > 1000) == (rate > 0)  # who waits pays from its arrival on
-
-
-def test_every_verdict_is_kept_and_the_reference_is_asked_about_some_conversations():
-    load, _ = offered_to(Engine(), 1.0, settings(), 1000)
-    coming = offered(settings(), 1.0, 1000)
-    fired = [((100 + one.conversation, 7), policy) for one in coming for policy in one.policies]
-    assert sorted(key for key, _ in load.results) == sorted(fired)
-    assert {prefix[0] - 100 for prefix, _ in load.asked} == {0, 2, 4, 6}
-    assert CHECKED == 4
 
 
 @pytest.mark.parametrize(

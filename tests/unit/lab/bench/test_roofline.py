@@ -1,13 +1,9 @@
 """The roofline: what it counts, and a ratio that is withheld because a system came in below it."""
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-import torch
 
-from alora.lab.bench import roofline
 from alora.lab.bench.roofline import FlopCount, Roofline
 from alora.lab.bench.shapes import SHAPES
 from alora.prompt.render import Suffix
@@ -56,25 +52,6 @@ def test_every_policy_counts_with_its_own_suffix():
     longer = COUNT.scored_suffix(1000, 50, 2) - COUNT.scored_suffix(1000, 5, 2)
     found = [Roofline(made, ARITHMETIC).seconds("alora", 1000, 8) for made in (uneven, even)]
     assert found[0] - found[1] == pytest.approx(longer / 1e9)
-
-
-def test_the_rate_is_that_of_the_fastest_kernel_a_system_may_use(monkeypatch):
-    """The fault: vLLM's oneDNN was twice as fast as the matmul that the roofline was measured by, so that aLoRA seemed
-    to be faster than its arithmetic.
-    """
-    x_TD, w_DO = torch.randn(6, 5), torch.randn(5, 4)
-    for multiply in roofline.multiplications(x_TD, w_DO).values():
-        made = multiply()
-        assert torch.allclose(made.to_dense() if made.is_mkldnn else made, x_TD @ w_DO, atol=1e-6)
-    assert len(roofline.multiplications(x_TD, w_DO)) == 1 + torch.backends.mkldnn.is_available()
-    seconds = {"slow": 4.0, "fast": 1.0, "copy": 2.0}
-    monkeypatch.setattr(roofline, "multiplications", lambda x_TD, w_DO: {"torch": "slow", "onednn": "fast"})
-    monkeypatch.setattr(roofline, "_best", lambda run, clock: seconds["copy" if callable(run) else run])
-    toy = SimpleNamespace(model=SimpleNamespace(device=torch.device("cpu"), dtype=torch.float32), shape=SHAPE)
-    found = roofline.measure_machine(cast(Any, toy), cast(Any, None))
-    work = 2 * 2048 * 32 * 48
-    assert found.kernels == {"torch": work / 4.0, "onednn": work / 1.0}
-    assert found.flops == work / 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """scripts/accuracy_record.py: a record of several comparisons holds one set of rows, one base and one budget."""
 
 import copy
+import functools
 import importlib.util
+import operator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -49,26 +51,19 @@ def test_another_arm_on_the_same_rows_joins(script):
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "value"),
-    [("training", "batch_size", 4), ("compare", "rows", 7), ("prompt", "instruction", "rule"),
-     ("base_fingerprint", "weights", "other")],
-)  # fmt: skip
-def test_another_budget_does_not(script, section, key, value):
+    ("place", "value"),
+    [
+        (("settings", "training", "batch_size"), 4),
+        (("settings", "compare", "rows"), 7),
+        (("settings", "base_fingerprint", "weights"), "other"),
+        (("scores", 0, "test", "ids"), list(range(60))),
+        (("scores", 0, "test", "label_ids"), list(range(60))),
+        (("scores", 0, "arm"), "alora"),  # its seeds would be dropped unsaid
+    ],
+)
+def test_another_budget_other_rows_or_an_arm_that_is_there_do_not(script, place, value):
     other = copy.deepcopy(_comparison("lora", 0.5))
-    other["settings"][section][key] = value
-    with pytest.raises(SystemExit, match="differ in their base or settings"):
+    *outer, last = place
+    functools.reduce(operator.getitem, outer, other)[last] = value
+    with pytest.raises(SystemExit):
         script.joined(_comparison("alora", 3.0), other)
-
-
-@pytest.mark.parametrize("key", ["ids", "label_ids"])
-def test_nor_do_other_rows(script, key):
-    other = copy.deepcopy(_comparison("lora", 0.5))
-    other["scores"][0]["test"] = dict(other["scores"][0]["test"], **{key: list(range(60))})
-    with pytest.raises(SystemExit, match="asked about other rows"):
-        script.joined(_comparison("alora", 3.0), other)
-
-
-def test_seeds_of_an_arm_that_is_there_are_not_dropped_unsaid(script):
-    for others in (["alora"], ["lora", "lora"]):
-        with pytest.raises(SystemExit, match="no arm that the others lack"):
-            script.joined(_comparison("alora", 3.0), *(_comparison(arm, 0.5) for arm in others))

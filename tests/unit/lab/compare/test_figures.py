@@ -7,10 +7,9 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from alora.config.schema import EvaluationSettings
-from alora.evaluation import metrics
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.paired import holm, paired_auroc
-from alora.lab.compare.figures import Comparison, compare
+from alora.lab.compare.figures import compare
 from alora.lab.compare.scores import RowScores, Scores
 
 QUIET = EvaluationSettings(bootstrap=20)
@@ -27,22 +26,6 @@ def calibrated(arm: str, policy: str, seed: int, rows: int = 150) -> Scores:
         return RowScores.of(tuple(f"{part}-{n}" for n in range(rows)), labels_N, logits_NL, rows)
 
     return Scores(arm, policy, seed, 4, drawn(0), drawn(1))
-
-
-def of_two_policies() -> Comparison:
-    scores = [calibrated("alora", policy, seed) for policy in ("red", "blue") for seed in (3, 4)]
-    return compare(scores, EvaluationSettings(bootstrap=200), main_rank=4)
-
-
-def test_every_interval_holds_its_value_where_resampling_is_biased_too(monkeypatch):
-    """Rows that are drawn twice make bins look worse: of percentiles, the one of the calibration error misses it."""
-    found = of_two_policies()
-    assert [method.policy for method in found.methods] == ["blue", "red", None]
-    for method in found.methods:
-        for name, told in method.figures.items():
-            assert told.low <= told.value <= told.high, (method.policy, name)
-    monkeypatch.setattr(metrics, "_turned", lambda value, low, high: (low, high))
-    assert any(m.figures["ece"].low > m.figures["ece"].value for m in of_two_policies().methods)
 
 
 def taken(rows: RowScores, places: np.ndarray) -> RowScores:
@@ -110,21 +93,6 @@ def test_seeds_count_by_their_mean_each_at_a_point_of_its_own_validation_rows():
     ]
     assert told.figures["accuracy"].value == pytest.approx(np.mean(right))
     assert told.spread["accuracy"] == pytest.approx(np.std(right, ddof=1))
-
-
-def test_rows_of_different_policies_are_resampled_apart():
-    """Two policies of the very same scores: their mean is surer than each of them, and so is the mean gap."""
-    ours = [calibrated("alora", policy, 3) for policy in ("blue", "red")]
-    theirs = [blurred(scores, "lora", 4, 2.0) for scores in ours]
-    found = compare([*ours, *theirs], EvaluationSettings(bootstrap=400), main_rank=4)
-    told = {policy: found.of(("alora", 4), policy).figures["auroc"] for policy in ("red", None)}
-    gaps = {gap.policy: gap for gap in found.gaps}
-    for whole, one in ((told[None], told["red"]), (gaps[None], gaps["red"])):
-        assert whole.value == pytest.approx(one.value)
-        assert whole.high - whole.low < 0.85 * (one.high - one.low)
-    doubtful = [blurred(scores, "lora", 4, 0.3) for scores in ours]
-    chance = {gap.policy: gap.p_bootstrap for gap in compare([*ours, *doubtful], EvaluationSettings(), 4).gaps}
-    assert 0.01 < chance[None] < 0.8 * min(chance["red"], chance["blue"])
 
 
 def test_test_rows_of_one_class_cost_their_policy_alone():

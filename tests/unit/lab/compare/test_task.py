@@ -7,9 +7,7 @@ import pytest
 
 from alora.config.schema import CompareSettings, DataSettings, PolicySettings, Recipe
 from alora.data.conversation import Conversation, Message
-from alora.data.held_out import at_most
 from alora.data.messages import text_digest
-from alora.data.splits import read_splits
 from alora.errors import DataError
 from alora.lab.compare.task import read_task
 from alora.policy import Policy
@@ -21,17 +19,6 @@ def _write(place, label, words):
     place.parent.mkdir(exist_ok=True)
     rows = [{"prompt": f"{words} {number}", "label": label(number)} for number in range(40)]
     place.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def test_at_most_keeps_the_label_of_each_row_where_files_share_a_name(tmp_path):
-    _write(tmp_path / "first/train.jsonl", lambda number: ("violation", "ok")[number % 2], "one")
-    _write(tmp_path / "second/train.jsonl", lambda number: ("ok", "violation")[number % 2], "other")
-    settings = DataSettings(train=str(tmp_path / "%policy%/train.jsonl"))
-    rows = read_splits(settings, [FIRST, SECOND])[0].train
-    wanted = {row.conversation.transcript: dict(row.labels) for row in rows}
-    kept = at_most(rows, [FIRST, SECOND], 5)
-    assert len(kept) == 10
-    assert all(row.labels == wanted[row.conversation.transcript] for row in kept)
 
 
 def test_test_rows_of_files_that_share_a_name_have_ids_of_their_own(tmp_path):
