@@ -80,9 +80,7 @@ def test_what_is_not_run_is_still_composed(tmp_path):
     ("text", "problem"),
     [
         ("```\nalora train\n```\n", "names no language"),
-        ("```\nsome text\n```\n", "names no language"),
         ("```text\nalora train recipe=quickstart\n```\n", "looks like a command"),
-        ("```text\n$ make quickstart\n```\n", "looks like a command"),
         ("```bash\nalora train\n", "has no end"),
     ],
 )

@@ -21,10 +21,41 @@ def write_rows(name: str, *labels: str) -> None:
     Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in said))
 
 
-@pytest.mark.parametrize("split", ["test", "validation"])
-def test_rows_that_cannot_be_read_are_refused_before(split):
+def no_rule(folder):
+    (folder / "policy.yaml").write_text("id: no_refunds\ntitle: No refund promises\n")
+
+
+def dimensions(text):
+    def write(folder):
+        (folder / "out").mkdir()
+        (folder / "out/dimensions.yaml").write_text(text)
+
+    return write
+
+
+def wrong_rows(folder):
     write_rows("mine.jsonl", *BOTH, "maybe")
-    assert generate(honest, f"data.{split}=mine.jsonl") == (2, 0)
+
+
+WRONG = {
+    "test rows with another label": (wrong_rows, ["data.test=mine.jsonl"], "maybe"),
+    "validation rows with another label": (wrong_rows, ["data.validation=mine.jsonl"], "maybe"),
+    "a policy without a rule": (no_rule, [], "rule"),
+    "a value that is no text": (dimensions("topic: [1, b]"), [], "the file.topic[0]: "),
+    "a dimension without values": (dimensions("topic: []"), [], "one without values"),
+    "a dimension of one value, held out": (
+        dimensions("topic: [one]\ntone: [calm, angry]\n"), ["generate.hold_out=topic"], "dimensions.yaml: tone"),
+    "more judges than votes": (lambda folder: None, ["generate.judges=[a,b,c,d]"], "raise generate.votes to 4"),
+    "a budget without prices": (lambda folder: None, ["generate.max_cost=2"], "judge.input_price"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_refused_before_anything_is_asked(case, folder, capsys):
+    prepare, more, words = WRONG[case]
+    prepare(folder)
+    assert generate(honest, *more) == (2, 0)
+    assert words in capsys.readouterr().err
 
 
 def test_settings_that_do_not_fit_the_base_are_refused_before(folder, monkeypatch):
@@ -52,15 +83,6 @@ def test_few_pairs_leave_a_validation_pair(pairs):
     assert {row["label"] for row in rows("validation")} == {"violation", "ok"}
 
 
-def test_a_dimension_of_one_value_cannot_be_held_out(folder, capsys):
-    (folder / "out").mkdir()
-    (folder / "out/dimensions.yaml").write_text("topic: [one]\ntone: [calm, angry]\n")
-    assert generate(honest, "generate.hold_out=topic") == (2, 0)
-    err = capsys.readouterr().err
-    assert "hold_out=topic is not a dimension with two values" in err
-    assert "out/dimensions.yaml: tone" in err
-
-
 def test_a_budget_that_ends_the_run_is_in_the_report(capsys):
     assert generate(honest, "generate.max_calls=6", pairs=3)[0] == 1
     said = capsys.readouterr().out
@@ -69,24 +91,6 @@ def test_a_budget_that_ends_the_run_is_in_the_report(capsys):
     assert generate(honest, "generate.max_calls=17", pairs=3)[0] == 0
     assert "generate.max_calls=17 was reached after 2 of 3 pairs" in capsys.readouterr().out
     assert (report()["pairs_wanted"], report()["pairs_asked"]) == (3, 2)
-
-
-@pytest.mark.parametrize("rule", ["rule: ''", ""])
-def test_a_policy_without_a_rule_is_refused(folder, rule, capsys):
-    (folder / "policy.yaml").write_text(f"id: no_refunds\ntitle: No refund promises\n{rule}\n")
-    assert generate(honest) == (2, 0)
-    assert "rule" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [("topic: [1, b]", "the file.topic[0]: "), ("topic: []", "one without values"), ("", "the file: ")],
-)
-def test_dimensions_that_cannot_be_asked_for_are_refused(folder, content, words, capsys):
-    (folder / "out").mkdir()
-    (folder / "out/dimensions.yaml").write_text(content)
-    assert generate(honest) == (2, 0)
-    assert words in capsys.readouterr().err
 
 
 def test_rows_that_were_edited_are_not_written_over(folder, capsys):

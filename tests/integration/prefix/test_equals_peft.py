@@ -1,5 +1,7 @@
 """The packed forward's loss and every gradient equal PEFT's full-sequence aLoRA, run one row at a time."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -14,19 +16,16 @@ from tests.peft_reference import (
     random_adapter,
     relative_error,
 )
-from tests.toy_models import FAMILIES, toy_model
+from tests.toy_models import FAMILIES, toy_model, toy_tokens
 
 BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-5}
 PREFIX_LENGTHS = (5, 21, 13)
 LABELS = ((11, 12), (13, 14, 16), (11, 15))
 
 
-def _tokens(length: int, seed: int) -> tuple[int, ...]:
-    return tuple(torch.randint(20, 190, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
-
-
-def _battery(model, dtype):
-    """Three adapters of other ranks, targets and scalings, and pairs of ragged suffixes behind ragged prefixes."""
+def _battery(model, dtype, lengths=PREFIX_LENGTHS, longer=7):
+    """Three adapters of other ranks, targets and scalings, and pairs of ragged suffixes behind ragged prefixes; the
+    suffixes of each policy are ``longer`` than those of the one before."""
     adapters = [
         random_adapter(model, rank=4, seed=1, dtype=dtype),
         random_adapter(model, rank=2, seed=2, targets=ATTENTION_TARGETS, dtype=dtype, scaling=0.7),
@@ -34,16 +33,26 @@ def _battery(model, dtype):
             model, rank=7, seed=3, targets=("down_proj", "q_proj"), dtype=dtype, scaling=1.3, rank_stabilised=True
         ),
     ]
-    prefixes = [_tokens(length, seed) for seed, length in enumerate(PREFIX_LENGTHS)]
+    adapters = [
+        replace(one, tensors={name: (a.to(model.device), b.to(model.device)) for name, (a, b) in one.tensors.items()})
+        for one in adapters
+    ]
+    prefixes = [toy_tokens(length, seed) for seed, length in enumerate(lengths)]
     pairs = [
-        Pair(prefix, policy, (5, 6, 7, *_tokens(3 + 7 * policy + prefix, 50 + 9 * prefix + policy)), LABELS[policy])
+        Pair(
+            prefix,
+            policy,
+            (5, 6, 7, *toy_tokens(3 + longer * policy + prefix, 50 + 9 * prefix + policy)),
+            LABELS[policy],
+        )
         for prefix, policy in [(2, 0), (0, 0), (0, 1), (0, 2), (1, 2), (1, 0), (2, 1)]
     ]
     return adapters, prefixes, pairs
 
 
 def _loss(logits: torch.Tensor, target: int) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(logits[None], torch.tensor([target]))
+    wide = logits.float() if logits.dtype == torch.bfloat16 else logits
+    return torch.nn.functional.cross_entropy(wide[None], torch.tensor([target], device=logits.device))
 
 
 def _ours(model, adapters, prefixes, pairs, dtype, checkpointing=False):
@@ -133,7 +142,7 @@ def test_every_head_grouping(kv_heads):
 def test_standard_lora_is_the_empty_prefix(family):
     model = toy_model(family, torch.float64)
     adapter = random_adapter(model, dtype=torch.float64, invocation=None)
-    prompt = _tokens(23, 4)
+    prompt = toy_tokens(23, 4)
     pairs = [Pair(0, 0, prompt, LABELS[0]), Pair(0, 0, prompt[:9], LABELS[0])]
     loss, gradients, _ = _ours(model, [adapter], [()], pairs, torch.float64)
     their_loss, theirs = _theirs(model, [adapter], [()], pairs)
@@ -146,7 +155,7 @@ def test_one_token_off_is_not_equal(shift):
     """The negative control: the bound is tight enough to see an activation that is one token away."""
     model = toy_model("qwen3", torch.float64)
     adapter = random_adapter(model, dtype=torch.float64)
-    prefix, suffix = _tokens(13, 1), (5, 6, 7, *_tokens(4, 2))
+    prefix, suffix = toy_tokens(13, 1), (5, 6, 7, *toy_tokens(4, 2))
     whole = prefix + suffix
     cut = len(prefix) + shift
     _, gradients, _ = _ours(model, [adapter], [whole[:cut]], [Pair(0, 0, whole[cut:], LABELS[0])], torch.float64)

@@ -17,7 +17,8 @@ from tests.toy_models import toy_model
 SHAPE = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 GROUPED = SHAPE | {"num_key_value_heads": 2, "intermediate_size": 48, "initializer_range": 0.15}
 EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
-LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+          "layer_types": ["linear_attention", "full_attention"]}  # fmt: skip
 PREFIX, SUFFIX, LABELS = (20, 31, 42, 53, 64), (5, 6, 7, 30), (11, 12)
 
 
@@ -38,48 +39,24 @@ def _packed(base, target: str) -> PackedModel:
     return PackedModel(base, Bank(base, [AdapterWeights(AdapterSpec(2, 2.0, (target,), SUFFIX[:3]), tensors)]))
 
 
+NO_KV = r"a state other than keys and values in layers \[0"
+HEADS = GROUPED | {"head_dim": 8}
+LATENT = {"num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8,
+          "v_head_dim": 8, "first_k_dense_replace": 2}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "target", "config", "cause"),
     [
-        (
-            "Bloom",
-            "dense",
-            {"vocab_size": 97, "hidden_size": 32, "n_layer": 2, "n_head": 4},
-            r"layers \[0, 1\] do not call transformers' attention interface",
-        ),
-        (
-            "Lfm2",
-            "q_proj",
-            GROUPED | {"layer_types": ["conv", "full_attention"]},
-            r"a state other than keys and values in layers \[0\]",
-        ),
-        (
-            "Qwen3Next",
-            "q_proj",
-            GROUPED | EXPERTS | LINEAR | {"head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
-            r"a state other than keys and values in layers \[0\]",
-        ),
-        (
-            "FalconH1",
-            "q_proj",
-            GROUPED | {"head_dim": 8, "max_position_embeddings": 128},
-            r"a state other than keys and values in layers \[0, 1\]",
-        ),
+        ("Bloom", "dense", {"vocab_size": 97, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+         r"layers \[0, 1\] do not call transformers' attention interface"),
+        ("Lfm2", "q_proj", GROUPED | {"layer_types": ["conv", "full_attention"]}, NO_KV),
+        ("Qwen3Next", "q_proj", HEADS | EXPERTS | LINEAR, NO_KV),
+        ("FalconH1", "q_proj", HEADS | {"max_position_embeddings": 128}, NO_KV),
         ("Mamba", "in_proj", SHAPE | {"state_size": 4}, "keeps no keys and values"),
-        (
-            "DeepseekV3",
-            "o_proj",
-            GROUPED | {"num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4,
-                       "qk_nope_head_dim": 8, "v_head_dim": 8, "first_k_dense_replace": 2},
-            "keys of width 12 and values of width 8",
-        ),
-        ("Gemma2", "q_proj", GROUPED | {"head_dim": 8, "attn_logit_softcapping": 2.0}, "uses softcap in its attention"),
-        (
-            "GptOss",
-            "q_proj",
-            GROUPED | {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
-            "uses s_aux in its attention",
-        ),
+        ("DeepseekV3", "o_proj", GROUPED | LATENT, "keys of width 12 and values of width 8"),
+        ("Gemma2", "q_proj", HEADS | {"attn_logit_softcapping": 2.0}, "uses softcap in its attention"),
+        ("GptOss", "q_proj", HEADS | {"num_local_experts": 4, "num_experts_per_tok": 2}, "uses s_aux in its attention"),
     ],
 )  # fmt: skip
 def test_a_class_that_cannot_run_is_refused_by_name_and_cause(name, target, config, cause):

@@ -15,53 +15,49 @@ from tests.unit.data.rows import POLICY, codes, jsonl, read, read_one, said
 
 ORDER = [("user", "Where is order 7?"), ("assistant", "On Monday."), ("user", "Where is order 7?")]
 TRANSCRIPTS = {
-    "tags": "<User>Where is order 7?</User>\n<Agent>On Monday.</Agent>\n<User>Where is order 7?</User>",
-    "markers": "<|user|>\nWhere is order 7?<|end|>\n<|assistant|>\nOn Monday.<|end|>\n"
-    "<|user|>\nWhere is order 7?<|end|>",
-    "ChatML": "<|im_start|>user\nWhere is order 7?<|im_end|>\n<|im_start|>assistant\nOn Monday.<|im_end|>\n"
-    "<|im_start|>user\nWhere is order 7?<|im_end|>\n<|im_start|>assistant\n",
-    "Llama": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nWhere is order 7?<|eot_id|>"
-    "<|start_header_id|>assistant<|end_header_id|>\n\nOn Monday.<|eot_id|>"
-    "<|start_header_id|>user<|end_header_id|>\n\nWhere is order 7?<|eot_id|>",
-    "Gemma": "<start_of_turn>user\nWhere is order 7?<end_of_turn>\n<start_of_turn>model\nOn Monday.<end_of_turn>\n"
-    "<start_of_turn>user\nWhere is order 7?<end_of_turn>",
-    "Mistral": "<s>[INST] Where is order 7? [/INST] On Monday.</s><s>[INST] Where is order 7? [/INST]",
-    "brackets": "[Customer] Where is order 7?\n[Agent] On Monday.\n[Customer] Where is order 7?",
-    "headings": "### User\nWhere is order 7?\n\n### Agent\nOn Monday.\n\n### User\nWhere is order 7?",
-    "lines": "Customer: Where is order 7?\nAgent: On Monday.\nCustomer: Where is order 7?",
-    "times": "[10:00] Customer: Where is order 7?\n[10:01] Agent: On Monday.\n[10:02] Customer: Where is order 7?",
-    "bold": "**User:** Where is order 7?\n**Bot:** On Monday.\n**User:** Where is order 7?",
-    "numbers": "Customer #17: Where is order 7?\nAgent (Ann): On Monday.\nCustomer #17: Where is order 7?",
-    "attributes": '<turn speaker="user">Where is order 7?</turn>\n<turn speaker="agent">On Monday.</turn>\n'
-    "<turn speaker='user'>Where is order 7?</turn>",
-    "OASST": "<|prompter|>Where is order 7?<|endoftext|><|assistant|>On Monday.<|endoftext|>"
-    "<|prompter|>Where is order 7?<|endoftext|>",
-    "Cohere": "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Where is order 7?<|END_OF_TURN_TOKEN|>"
-    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>On Monday.<|END_OF_TURN_TOKEN|>"
-    "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>Where is order 7?<|END_OF_TURN_TOKEN|>",
-    "DeepSeek": "<｜begin▁of▁sentence｜><｜User｜>Where is order 7?<｜Assistant｜>On Monday.<｜end▁of▁sentence｜>"
-    "<｜User｜>Where is order 7?",
-    "brackets within a line": "[USER] Where is order 7? [AGENT] On Monday. [USER] Where is order 7?",
-    "Vicuna": "USER: Where is order 7? ASSISTANT: On Monday.</s>USER: Where is order 7?",
-    "Guanaco": "### Human: Where is order 7?### Assistant: On Monday.### Human: Where is order 7?",
-    "arrows": "User> Where is order 7?\nBot> On Monday.\nUser> Where is order 7?",
-    "dashes": "User - Where is order 7?\nAgent - On Monday.\nUser - Where is order 7?",
-    "bullets": "- User: Where is order 7?\n- Bot: On Monday.\n- User: Where is order 7?",
-    "counted": "1. User: Where is order 7?\n2. Bot: On Monday.\n3. User: Where is order 7?",
-    "line ends in letters": "User: Where is order 7?\\nAgent: On Monday.\\nUser: Where is order 7?",
-    "bars": "User: Where is order 7? | Agent: On Monday. | User: Where is order 7?",
-    "HTML": "<p><b>User:</b> Where is order 7?</p>\n<p><b>Agent:</b> On Monday.</p>"
-    "<p><b>User:</b> Where is order 7?</p>",
-    "breaks": "User: Where is order 7?<br>Agent: On Monday.<br/>User: Where is order 7?",
-    "alone": "**User**\nWhere is order 7?\n\n**Assistant**\nOn Monday.\n\n**User**\nWhere is order 7?",
-    "times behind": "User (10:00 AM): Where is order 7?\nBot (10:01 AM): On Monday.\n"
-    "User (10:02 AM): Where is order 7?",
-}
+    "tags": "<User>{q}</User>\n<Agent>{a}</Agent>\n<User>{q}</User>",
+    "markers": "<|user|>\n{q}<|end|>\n<|assistant|>\n{a}<|end|>\n<|user|>\n{q}<|end|>",
+    "ChatML": "<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n{a}<|im_end|>\n"
+    "<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n",
+    "Llama": "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{q}<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n{a}<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\n{q}<|eot_id|>",
+    "Gemma": "<start_of_turn>user\n{q}<end_of_turn>\n<start_of_turn>model\n{a}<end_of_turn>\n"
+    "<start_of_turn>user\n{q}<end_of_turn>",
+    "Mistral": "<s>[INST] {q} [/INST] {a}</s><s>[INST] {q} [/INST]",
+    "brackets": "[Customer] {q}\n[Agent] {a}\n[Customer] {q}",
+    "headings": "### User\n{q}\n\n### Agent\n{a}\n\n### User\n{q}",
+    "lines": "Customer: {q}\nAgent: {a}\nCustomer: {q}",
+    "times": "[10:00] Customer: {q}\n[10:01] Agent: {a}\n[10:02] Customer: {q}",
+    "bold": "**User:** {q}\n**Bot:** {a}\n**User:** {q}",
+    "numbers": "Customer #17: {q}\nAgent (Ann): {a}\nCustomer #17: {q}",
+    "attributes": '<turn speaker="user">{q}</turn>\n<turn speaker="agent">{a}</turn>\n'
+    "<turn speaker='user'>{q}</turn>",
+    "OASST": "<|prompter|>{q}<|endoftext|><|assistant|>{a}<|endoftext|><|prompter|>{q}<|endoftext|>",
+    "Cohere": "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>{q}<|END_OF_TURN_TOKEN|>"
+    "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{a}<|END_OF_TURN_TOKEN|>"
+    "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>{q}<|END_OF_TURN_TOKEN|>",
+    "DeepSeek": "<｜begin▁of▁sentence｜><｜User｜>{q}<｜Assistant｜>{a}<｜end▁of▁sentence｜><｜User｜>{q}",
+    "brackets within a line": "[USER] {q} [AGENT] {a} [USER] {q}",
+    "Vicuna": "USER: {q} ASSISTANT: {a}</s>USER: {q}",
+    "Guanaco": "### Human: {q}### Assistant: {a}### Human: {q}",
+    "arrows": "User> {q}\nBot> {a}\nUser> {q}",
+    "dashes": "User - {q}\nAgent - {a}\nUser - {q}",
+    "bullets": "- User: {q}\n- Bot: {a}\n- User: {q}",
+    "counted": "1. User: {q}\n2. Bot: {a}\n3. User: {q}",
+    "line ends in letters": "User: {q}\\nAgent: {a}\\nUser: {q}",
+    "bars": "User: {q} | Agent: {a} | User: {q}",
+    "HTML": "<p><b>User:</b> {q}</p>\n<p><b>Agent:</b> {a}</p><p><b>User:</b> {q}</p>",
+    "breaks": "User: {q}<br>Agent: {a}<br/>User: {q}",
+    "alone": "**User**\n{q}\n\n**Assistant**\n{a}\n\n**User**\n{q}",
+    "times behind": "User (10:00 AM): {q}\nBot (10:01 AM): {a}\nUser (10:02 AM): {q}",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("style", TRANSCRIPTS)
 def test_c1_a_transcript_in_one_cell_is_turns(tmp_path, style):
-    cells = [{"transcript": TRANSCRIPTS[style], "label": "violation"}] * 3
+    text = TRANSCRIPTS[style].format(q=ORDER[0][1], a=ORDER[1][1])
+    cells = [{"transcript": text, "label": "violation"}] * 3
     for found in read(jsonl(tmp_path, *cells)):
         assert said(found.conversation) == ORDER
 

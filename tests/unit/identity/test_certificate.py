@@ -71,10 +71,6 @@ def test_golden_rows_fail_by_a_control_alone(tmp_path: Path, passed: bool):
         read_certificate(tmp_path / "identity.json")
 
 
-def test_it_covers_its_own_base_and_adapter():
-    CERTIFICATE.require(BASE, "a" * 64)
-
-
 @pytest.mark.parametrize(
     ("certificate", "base", "digest", "said"),
     [
@@ -88,6 +84,7 @@ def test_it_covers_its_own_base_and_adapter():
     ],
 )
 def test_it_covers_nothing_else(certificate: Certificate, base: Fingerprint, digest: str, said: str):
+    CERTIFICATE.require(BASE, "a" * 64)
     with pytest.raises(BundleError, match=said):
         certificate.require(base, digest)
 
@@ -111,27 +108,19 @@ def test_failures_name_each_kind():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "identity.json cannot be read"),
-        ('{"format": 1', "identity.json cannot be read"),
-        ("[]", "identity.json cannot be read"),
-        ("{}", "format is None, and this alora reads 1"),
+        (None, "identity.json cannot be read"),
+        ("{", "identity.json cannot be read"),
         ('{"format": 99}', "format is 99, and this alora reads 1"),
-        ('{"format": 1}', "identity.json is damaged"),
-        (json.dumps(CERTIFICATE.as_dict() | {"base": {"weights": "w"}}), "identity.json is damaged"),
         (json.dumps(CERTIFICATE.as_dict() | {"surprise": 1}), "identity.json is damaged"),
         (json.dumps(CERTIFICATE.as_dict() | {"lengths": [[1]]}), "identity.json is damaged"),
     ],
 )
-def test_damaged_files(text: str, said: str, tmp_path: Path):
+def test_damaged_files(text: str | None, said: str, tmp_path: Path):
     path = tmp_path / "identity.json"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(BundleError, match=said):
         read_certificate(path)
-
-
-def test_missing_file(tmp_path: Path):
-    with pytest.raises(BundleError, match="cannot be read"):
-        read_certificate(tmp_path / "identity.json")
 
 
 BREACHES = {

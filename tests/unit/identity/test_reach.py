@@ -17,41 +17,27 @@ def below(layer: int) -> set[str]:
     return {f"layer {later} {kind}" for later in range(layer + 1, LAYERS) for kind in "KV"} | {"output"}
 
 
+LAYER = "base_model.model.model.layers.1."
+BOTH = {"layer 1 K", "layer 1 V"}
+
+
 @pytest.mark.parametrize(
-    ("name", "own"),
+    ("name", "reached"),
     [
-        ("base_model.model.model.layers.1.self_attn.k_proj", {"layer 1 K"}),
-        ("base_model.model.model.layers.1.self_attn.v_proj", {"layer 1 V"}),
-        ("base_model.model.model.layers.1.self_attn.qkv_proj", {"layer 1 K", "layer 1 V"}),
-        ("base_model.model.transformer.h.1.attn.c_attn", {"layer 1 K", "layer 1 V"}),
-        *(
-            (f"base_model.model.model.layers.1.self_attn.{fused}", {"layer 1 K", "layer 1 V"})
-            for fused in ("kv_proj", "query_key_value", "Wqkv", "kv_a_proj_with_mqa", "kv_b_proj")
-        ),
-        ("base_model.model.model.layers.1.self_attn.q_proj", set()),
-        ("base_model.model.model.layers.1.self_attn.o_proj", set()),
-        ("base_model.model.model.layers.1.mlp.gate_proj", set()),
-        ("base_model.model.model.layers.1.mlp.experts.3.down_proj", set()),
+        (f"{LAYER}self_attn.k_proj", {"layer 1 K"} | below(1)),
+        (f"{LAYER}self_attn.v_proj", {"layer 1 V"} | below(1)),
+        *((f"{LAYER}self_attn.{fused}", BOTH | below(1))
+          for fused in ("qkv_proj", "kv_proj", "query_key_value", "Wqkv", "kv_a_proj_with_mqa", "kv_b_proj")),
+        ("base_model.model.transformer.h.1.attn.c_attn", BOTH | below(1)),
+        *((f"{LAYER}{other}", below(1))
+          for other in ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.experts.3.down_proj")),
+        ("model.layers.3.mlp.down_proj", {"output"}),
+        ("base_model.model.lm_head", set()),
+        ("base_model.model.model.embed_tokens", below(-1)),
     ],
-)
-def test_one_module_of_layer_1(name: str, own: set[str]):
-    assert sites(name) == own | below(1)
-
-
-def test_the_last_mlp_reaches_the_output_only():
-    assert sites("model.layers.3.mlp.down_proj") == {"output"}
-
-
-def test_the_head_reaches_no_kv():
-    assert sites("base_model.model.lm_head") == set()
-
-
-def test_an_embedding_reaches_everything():
-    assert sites("base_model.model.model.embed_tokens") == below(-1)
-
-
-def test_no_module_reaches_nothing():
-    assert sites() == set()
+)  # fmt: skip
+def test_what_one_module_reaches(name: str, reached: set[str]):
+    assert sites(name) == reached
 
 
 def test_the_earliest_module_decides_and_direct_ones_add():

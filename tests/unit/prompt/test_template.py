@@ -90,12 +90,7 @@ def test_a_template_that_ends_the_user_turn_with_the_answer_header():
         ("{{ messages[0].nothing.at_all }}", "chat template fails on the turns user, assistant, user"),
         ("{% if %}", "chat template fails"),
         (LOOP.format(body="{{ m.role + m.content[:3] }}"), "drops, moves or repeats content"),
-        (LOOP.format(body="{{ m.role + m.content + m.content }}"), "drops, moves or repeats content"),
         (LOOP.format(body="{{ m.role + m.content }}") + "{{ messages[-1].content }}", "repeats content on"),
-        (
-            LOOP.format(body="{{ '[Round ' ~ loop.index ~ ']' + m.role + m.content + '\n' }}"),
-            "not always|cannot be taken",
-        ),
         (LOOP.format(body="{{ ('>' * loop.index) + m.role + m.content + '\n' }}"), "cannot be taken apart"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
     ],
@@ -103,6 +98,18 @@ def test_a_template_that_ends_the_user_turn_with_the_answer_header():
 def test_a_template_that_cannot_be_used_is_refused(template, complaint):
     with pytest.raises(RenderError, match=complaint):
         take_apart(with_template(template))
+
+
+OPTIONS = {"enable_thinking": False}
+CLOCK = OPTIONS | {"date_string": "26 Jul 2024"}
+
+
+def shipped(name: str) -> str:
+    """A real model's template, as TRL ships it."""
+    spec = importlib.util.find_spec("trl")
+    assert spec is not None, "install the extra 'baselines': TRL holds the templates"
+    assert spec.origin is not None
+    return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -124,13 +131,9 @@ def fixed_clock(monkeypatch):
 )
 @pytest.mark.parametrize("layout", ["transcript", "turns"])
 def test_the_templates_of_real_models(name, layout, fixed_clock):
-    """As TRL ships them. The pieces must give back what the template writes for a harmless conversation."""
-    spec = importlib.util.find_spec("trl")
-    assert spec is not None, "install the extra 'baselines': TRL holds the templates"
-    assert spec.origin is not None
-    template = (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
-    tokenizer = with_template(template, "llama3")
-    renderer = Renderer(tokenizer, PromptSettings(layout=layout, instruction="title"), {"enable_thinking": False})
+    """The pieces must give back what the template writes for a harmless conversation."""
+    tokenizer = with_template(shipped(name), "llama3")
+    renderer = Renderer(tokenizer, PromptSettings(layout=layout, instruction="title"), OPTIONS)
     policy = Policy("p", "Title", "")
     messages = tuple(Message(role, f"{role} no.") for role in ("system", "user", "assistant", "user", "assistant"))
     text = tokenizer.decode(renderer.prompt(Conversation("x", messages), policy).token_ids)
@@ -138,39 +141,20 @@ def test_the_templates_of_real_models(name, layout, fixed_clock):
     assert question in text
     if layout == "turns":
         turns = [{"role": message.role, "content": message.content} for message in messages]
-        theirs = tokenizer.apply_chat_template(
-            [*turns, {"role": "user", "content": question}],
-            tokenize=False,
-            add_generation_prompt=True,
-            enable_thinking=False,
-            date_string="26 Jul 2024",
-        )
-        assert text == theirs
+        turns.append({"role": "user", "content": question})
+        assert text == tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **CLOCK)
 
 
 @pytest.mark.parametrize(
     "name", ["qwen2_5", "qwen3", "qwen3_5_think", "llama3", "llama3_1", "llama3_2", "glm4moe", "nemotron_3_nano"]
 )
 def test_a_tool_s_answers_are_the_template_s_own_turns(name, fixed_clock):
-    spec = importlib.util.find_spec("trl")
-    assert spec is not None
-    assert spec.origin is not None
-    template = (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
-    tokenizer = with_template(template, "llama3")
-    renderer = Renderer(tokenizer, PromptSettings(layout="turns"), {"enable_thinking": False})
-    turns = [
-        ("system", "Be kind."),
-        ("user", "Open?"),
-        ("assistant", "I look."),
-        ("tool", '{"open": "nö…",\n "x": 1}\n'),
-    ]
-    turns += [("tool", "closed"), ("assistant", "No."), ("user", "Thanks.")]
-    theirs = tokenizer.apply_chat_template(
-        [{"role": role, "content": text} for role, text in turns],
-        tokenize=False,
-        enable_thinking=False,
-        date_string="26 Jul 2024",
-    )
+    tokenizer = with_template(shipped(name), "llama3")
+    renderer = Renderer(tokenizer, PromptSettings(layout="turns"), OPTIONS)
+    turns = [("system", "Be kind."), ("user", "Open?"), ("assistant", "I look.")]
+    turns += [("tool", '{"open": "nö…",\n "x": 1}\n'), ("tool", "closed"), ("assistant", "No."), ("user", "Thanks.")]
+    as_dicts = [{"role": role, "content": text} for role, text in turns]
+    theirs = tokenizer.apply_chat_template(as_dicts, tokenize=False, **CLOCK)
     messages = tuple(Message(role, text) for role, text in turns)
     assert tokenizer.decode(renderer.prefix(Conversation("x", messages)).token_ids) == theirs
 

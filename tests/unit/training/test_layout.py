@@ -63,14 +63,12 @@ def test_the_links_lead_to_the_only_policys(run):
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        *(("bundle", target) for target in ("/etc", "battery", "battery/..", "battery/../battery/red", "battery/.git",
-                                            "../run/battery/red", "battery/red/alora.json", "policies/red/adapter")),
-        *(("adapter", target) for target in ("/etc", "policies/../adapter", "policies/red", "battery/red")),
-        *((REPORT, target) for target in ("/etc/passwd", "policies/../report.html", "policies/red/adapter",
-                                          "policies/.git/report.html", "battery/red/report.html")),
-        *((BATTERY, target) for target in ("battery/red", "policies/red/adapter")),
+        *(("bundle", target) for target in ("/etc", "battery/../battery/red", "battery/.git", "policies/red/adapter")),
+        *(("adapter", target) for target in ("/etc", "policies/red")),
+        *((REPORT, target) for target in ("/etc/passwd", "policies/../report.html", "battery/red/report.html")),
+        (BATTERY, "battery/red"),
     ],
-)  # fmt: skip
+)
 def test_no_other_link_is_a_runs_own(name, target, run):
     if (run / name).is_symlink():
         (run / name).unlink()

@@ -1,6 +1,5 @@
 """``alora recalibrate`` and ``alora fleet`` on a battery that was trained for real."""
 
-import copy
 import json
 import math
 import shutil
@@ -9,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.special
-import torch
 
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.base.load import load_base
@@ -96,29 +94,21 @@ def test_one_bundle_in_its_place_for_the_lowest_cost(place, battery, capsys):
     ]
 
 
-def test_a_battery_moves_to_four_bits_as_a_whole(place, battery, tmp_path, capsys):
+def test_a_battery_moves_to_four_bits_as_a_whole_with_a_parity_run(place, battery, tmp_path, capsys):
+    """Its golden rows there beside its golden rows here; a later fit on the same base keeps what was found."""
     before = digests(battery)
     assert recalibrate(place, battery, "base.quantization=nf4", "policies=[red]") == 2
     assert "would leave the battery on two bases" in capsys.readouterr().err
     assert digests(battery) == before
     assert recalibrate(place, battery, "base.quantization=nf4", f"output={tmp_path / 'nf4'}") == 0
-    assert "float32 on nf4, scorer packed" in capsys.readouterr().out
     for bundle, old in zip(load_battery(tmp_path / "nf4"), load_battery(battery), strict=True):
         assert (bundle.manifest.base.fingerprint.quantization, bundle.weights.digest) == ("nf4", old.weights.digest)
         own, former = (read_certificate(item.folder / CERTIFICATE_FILE) for item in (bundle, old))
         assert own.passed
         assert own.base.quantization == "nf4" != former.base.quantization
         assert bundle.manifest.operating_point != old.manifest.operating_point
-
-
-def test_who_moves_to_another_quantization_has_a_parity_run(place, battery, tmp_path, capsys):
-    """Its golden rows there beside its golden rows here; a later fit on the same base keeps what was found."""
-    assert load_bundle(battery / "red").manifest.moved is None
-    assert recalibrate(place, battery, "base.quantization=nf4", f"output={tmp_path / 'nf4'}") == 0
-    assert "red: parity with the base in none: " in capsys.readouterr().out
-    for bundle, old in zip(load_battery(tmp_path / "nf4"), load_battery(battery), strict=True):
         moved = bundle.manifest.moved
-        assert moved is not None
+        assert (old.manifest.moved, moved is None) == (None, False)
         assert (moved.quantization, moved.dtype, moved.rows) == ("none", "float32", len(old.golden))
         here, there = (
             np.array([scipy.special.log_softmax(row.label_logits) for row in item.golden]) for item in (old, bundle)
@@ -132,14 +122,11 @@ def test_who_moves_to_another_quantization_has_a_parity_run(place, battery, tmp_
             for item in (old, bundle) for point in [item.manifest.operating_point]
         ]  # fmt: skip
         assert moved.same_verdict == sum(one == other for one, other in zip(*fired, strict=True))
-    assert recalibrate(place, tmp_path / "nf4", "base.quantization=nf4", "evaluation.target=recall", "json=true") == 0
-    assert "parity" not in json.loads(capsys.readouterr().out)["policies"][0]
-    card = (tmp_path / "nf4/red" / CARD_FILE).read_text()
-    assert "moved from the base in quantization `none` (float32)" in card
-    assert "measured before the operating point was fitted again" in card
-    kept = load_bundle(tmp_path / "nf4/red").manifest
-    assert kept.moved is not None
-    assert kept.moved.quantization == "none"
+    assert recalibrate(place, tmp_path / "nf4", "base.quantization=nf4", "evaluation.target=recall") == 0
+    kept = load_bundle(tmp_path / "nf4/red").manifest.moved
+    assert kept is not None
+    assert kept.quantization == "none"
+    assert "measured before the operating point was fitted again" in (tmp_path / "nf4/red" / CARD_FILE).read_text()
 
 
 def test_a_parity_run_sees_another_adapter(place, battery):
@@ -151,10 +138,6 @@ def test_a_parity_run_sees_another_adapter(place, battery):
     assert same.same_verdict == same.rows == len(bundle.golden) > 1
     assert same.largest_difference is not None
     assert same.largest_difference < 1e-5
-    half = replace(base, model=copy.deepcopy(base.model).to(torch.bfloat16))
-    assert parity_run(bundle, half, point).dtype == "float32", "of the base that it comes from"
-    far = replace(bundle, golden=tuple(replace(row, label_logits=(1000.0, 990.0)) for row in bundle.golden))
-    assert parity_run(far, base, point).largest_difference is not None
     broken = replace(bundle, golden=tuple(replace(row, label_logits=(math.nan, 0.0)) for row in bundle.golden))
     with pytest.raises(DataError, match="are not finite"):
         parity_run(broken, base, point)
@@ -222,7 +205,9 @@ def test_a_battery_beside_itself_passes(place, battery, capsys):
     out = capsys.readouterr().out
     assert out.count("unchanged") == 2
     assert "REGRESSED" not in out
-    found = json.loads((battery / "fleet.json").read_text())
+    written = (battery / "fleet.json").read_text()
+    assert "says red" not in written.replace("Nobody says red", ""), "no word of a conversation"
+    found = json.loads(written)
     assert found["regressed"] == []
     fires = np.array(found["crossfire"]["fires"])
     assert fires[0, 0] > 0.5 > fires[0, 1]  # red and blue never share a row
@@ -276,8 +261,3 @@ def test_rows_that_the_run_was_trained_on_are_told(place, tmp_path, capsys):
         told = capsys.readouterr().err
         assert told.count("[LEAK]") == leaks
         assert not leaks or "red: 40 of 40 rows are of its training" in told
-
-
-def test_no_word_of_a_conversation_is_in_the_report(place, battery):
-    assert fleet(place, battery) == 0
-    assert "says red" not in (battery / "fleet.json").read_text().replace("Nobody says red", "")
