@@ -42,7 +42,7 @@ def raw(answer: bytes):
 
 
 @contextmanager
-def server(status: int = 200, location: str | None = None, content: object = None, retry_after: str | None = None):
+def server(status: int = 200, location: str | None = None, content: object = None):
     """A server that answers everything alike; what reached it."""
     seen = []
 
@@ -51,9 +51,8 @@ def server(status: int = 200, location: str | None = None, content: object = Non
             seen.append((self.path, dict(self.headers), self.rfile.read(int(self.headers.get("Content-Length", 0)))))
             body = json.dumps({"data": []} if content is None else content).encode()
             self.send_response(status)
-            for name, value in (("Location", location), ("Retry-After", retry_after)):
-                if value is not None:
-                    self.send_header(name, value)
+            if location is not None:
+                self.send_header("Location", location)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -195,31 +195,6 @@ def test_rows_are_placed_with_their_policy_and_come_back(order):
     assert torch.equal(rows.grad, torch.full_like(rows, 3.0))
 
 
-@pytest.mark.parametrize("chosen", [(0, 1), (1, 2), (0, 2), (2,)], ids=str)
-def test_a_pass_of_some_policies_has_the_gradient_of_all(chosen):
-    """The gradients of two passes add up in their own slices, and no other policy gets one."""
-    model = toy_model("qwen3", torch.float64)
-    adapters, prefixes, pairs = _battery(model, torch.float64)
-    mine = [pair for pair in pairs if pair.policy in chosen]
-
-    def gradients(split):
-        bank = Bank(model, adapters, dtype=torch.float64, trainable=True)
-        packed = PackedModel(model, bank).train()
-        kv = [packed.prefix_kv(prefix) for prefix in prefixes]
-        for part in split:
-            packed.label_logits(kv, part)[:, 0].sum().backward()
-        bank.release()
-        return bank
-
-    together, apart, twice = (gradients(split) for split in ([mine], [[pair] for pair in mine], [mine, mine]))
-    for one, other, double in zip(together.parameters(), apart.parameters(), twice.parameters(), strict=True):
-        assert torch.allclose(one.grad, other.grad, rtol=0, atol=1e-12)
-        assert torch.allclose(2 * one.grad, double.grad, rtol=0, atol=1e-12)
-        absent = [policy for policy in range(3) if policy not in chosen]
-        assert not one.grad[absent].any()
-    assert any(parameter.grad[chosen[0]].any() for parameter in together.parameters())
-
-
 @pytest.mark.parametrize(
     ("capability", "dtype", "width", "taken"),
     [

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.conversation import stream_conversations
 from alora.data.findings import Findings
 from alora.data.labelled import read_labelled
 from alora.data.messages import text_digest
@@ -125,18 +124,14 @@ def test_c3_one_call_has_one_spelling_in_tokens_and_digests():
         json.dumps('{"city":"Oslo"}'),
         "{'city': 'Oslo'}",
     ]
-    for forms, wanted in (
-        (oslo, '[calls get {"city": "Oslo"}]'),
-        ([{"q": "café"}, '{"q":"caf\\u00e9"}'], '[calls get {"q": "café"}]'),
-    ):
+    cafe = [{"q": "café"}, '{"q":"caf\\u00e9"}']
+    for forms, wanted in ((oslo, '[calls get {"city": "Oslo"}]'), (cafe, '[calls get {"q": "café"}]')):
         found = [read_one({"messages": [call(form)]})[0] for form in forms]
         assert {conversation.messages[0].text for conversation in found} == {wanted}
         assert len({text_digest(conversation) for conversation in found}) == 1
     answers = [{"a": 1}, '{"a":1}', [{"type": "text", "text": '{"a": 1}'}]]
     found = [read_one({"messages": [call("{}"), {"role": "tool", "content": it}]})[0].messages[1] for it in answers]
     assert {(message.name, message.content) for message in found} == {("get", '{"a": 1}')}
-    (last,) = read_one({"messages": [{"role": "tool", "content": "[" * 100_000}]})[0].messages
-    assert len(last.content) == 100_000
 
 
 PLAIN = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
@@ -152,11 +147,9 @@ def test_c5_messages_inside_cells(tmp_path):
     both = [("user", "Hi"), ("assistant", "Yes")]
     assert [said(one.conversation) for one in found] == [both, both, both[:1]]
     assert findings.notes["nothing is in column 'output', so the row has a message less"] == 1
-    row = {"input": {"messages": PLAIN[:1]}, "output": {"role": "assistant", "content": "Yes"}, "label": "ok"}
-    answer = {"choices": [{"message": PLAIN[1]}]}
-    for one in (row, row | {"output": answer}, row | {"output": {"content": "Yes"}}, row | {"output": "Yes"}):
-        (found,) = read(jsonl(tmp_path, one))
-        assert said(found.conversation) == both
+    row = {"input": {"messages": PLAIN[:1]}, "output": {"choices": [{"message": PLAIN[1]}]}, "label": "ok"}
+    (found,) = read(jsonl(tmp_path, row))
+    assert said(found.conversation) == both
     (found,) = read(jsonl(tmp_path, row), columns=ColumnSettings(messages="input.messages"))
     assert said(found.conversation) == both[:1]
 
@@ -217,7 +210,8 @@ def test_c8_the_label_as_the_last_turn_is_taken_out_and_never_left(tmp_path):
         read(path)
     assert caught.value.findings[0].code == "COLUMN_MISSING"
     assert codes(jsonl(tmp_path, JUDGED | {"label": "violation"})) == {"LABEL_LEAK": 1}
-    for word, label in (("Yes.", "violation"), ("No", "ok")):
+    said_in_words = ("**violation**", "Label: violation", '{"label": "violation"}', "The answer is violation.")
+    for word, label in (("Yes.", "violation"), ("No", "ok"), *((text, "violation") for text in said_in_words)):
         told = {"messages": [*JUDGED["messages"][:2], {"role": "assistant", "content": word}]}
         assert read(jsonl(tmp_path, told), label_turn="last")[0].labels == {"p": label}
         assert codes(jsonl(tmp_path, told | {"label": label})) == {"LABEL_LEAK": 1}
@@ -226,27 +220,6 @@ def test_c8_the_label_as_the_last_turn_is_taken_out_and_never_left(tmp_path):
     sound = {"messages": PLAIN, "label": "violation"}
     others = [{"messages": [PLAIN[0], {"role": "assistant", "content": f"So {n}"}], "label": "ok"} for n in range(8)]
     assert codes(jsonl(tmp_path, sound, *others)) == {}  # one reply in many is no exception
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "**violation**",
-        "Label: violation",
-        '{"label": "violation"}',
-        "The answer is violation.",
-        "violation\nIt promises.",
-    ],
-)
-def test_c8_the_label_may_stand_in_an_answers_words(tmp_path, answer):
-    told = {"messages": [*JUDGED["messages"][:2], {"role": "assistant", "content": answer}]}
-    assert read(jsonl(tmp_path, told), label_turn="last")[0].labels == {"p": "violation"}
-    assert codes(jsonl(tmp_path, told | {"label": "violation"})) == {"LABEL_LEAK": 1}
-
-
-def test_c8_a_log_keeps_its_last_turn(tmp_path):
-    ((_, row),) = stream_conversations(jsonl(tmp_path, JUDGED), DataSettings(label_turn="last"))
-    assert len(row.conversation.messages) == 3
 
 
 SPLIT = "text,label,split\na,ok,train\nb,violation,train\nc,ok,train\nd,violation,train\ne,violation,test\nf,ok,dev\n"
@@ -307,14 +280,6 @@ def test_c11_wrapped_tables(tmp_path, name, indent):
             str(tmp_path / "a.json"), DataSettings(columns=ColumnSettings(split="split")), POLICY, use="train"
         )
         assert len(named) == 1
-
-
-def test_c11_one_row_is_no_table(tmp_path):
-    for row in ({"messages": PLAIN, "label": "ok"}, {"prompt": PLAIN[:1], "completion": PLAIN[1:], "label": "ok"}):
-        for indent in (None, 2):
-            (tmp_path / "a.json").write_text(json.dumps(row, indent=indent))
-            (found,) = read(str(tmp_path / "a.json"))
-            assert len(found.conversation.messages) == 2
 
 
 @pytest.mark.parametrize(

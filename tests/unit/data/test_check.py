@@ -32,27 +32,9 @@ def test_few_rows_and_rare_labels_are_doubtful():
     assert "only 9 of 409 rows are 'violation'" in check_balance("train", rare, POLICY, True)[0].problem
 
 
-def test_a_repeated_row_is_told_with_both_places():
-    rows = [row("Hello  there"), row("hello there ", where="train.jsonl:9"), row("hello there", role="assistant")]
-    (finding,) = check_duplicates({"train": rows}, POLICY)
-    assert (finding.severity, finding.where) == (WARNING, "train")
-    assert "1 of 3 rows repeat another row's conversation (train.jsonl:1 = train.jsonl:9)" in finding.problem
-
-
 def test_a_pair_with_two_labels_is_told_once():
     (finding,) = check_duplicates({"train": [row("a"), row("a", "violation", "train.jsonl:2")]}, POLICY)
     assert finding.code == "TWO_LABELS"
-
-
-def test_leakage_between_splits():
-    splits = {
-        "train": [row("a"), row("b")],
-        "validation": [row("c")],
-        "test": [row("A ", where="test.jsonl:3"), row("d")],
-    }
-    (finding,) = check_duplicates(splits, POLICY)
-    assert (finding.severity, finding.where) == (WARNING, "test")
-    assert "1 of its 2 rows are also in train (test.jsonl:3 = train.jsonl:1)" in finding.problem
 
 
 def test_near_leakage_is_told_apart_from_leakage():

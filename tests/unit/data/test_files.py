@@ -72,29 +72,6 @@ def test_places_are_lines_of_a_table_and_rows_of_an_array(tmp_path):
     assert places("a.json", FILES["array.json"]) == ["a.json:1", "a.json:2"]
 
 
-def test_a_table_s_cells_may_hold_labels_and_lack_what_is_optional(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text('system,prompt,response,labels\n,Hi,,"{""p"": ""ok""}"\nBe kind,Hi,Ho,"{""p"": ""violation""}"\n')
-    rows = read_labelled(str(path), DataSettings(), POLICY)
-    assert [row.labels["p"] for row in rows] == ["ok", "violation"]
-    assert [[message.role for message in row.conversation.messages] for row in rows] == [
-        ["user"],
-        ["system", "user", "assistant"],
-    ]
-
-
-def test_a_bad_line_of_a_table_costs_no_other(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text('text,label\n"a"b,ok\nfine,ok\na,b,c\nfine,maybe\n')
-    with pytest.raises(DataError) as caught:
-        read_labelled(str(path), DataSettings(), POLICY)
-    assert [(finding.code, finding.where) for finding in caught.value.findings] == [
-        ("NOT_CSV", "a.csv:2"),
-        ("CELLS", "a.csv:4"),
-        ("LABEL_UNKNOWN", "a.csv:5"),
-    ]
-
-
 @pytest.mark.parametrize("rest", [", broken", '][{"n": 3}]', ']{"n": 3}', "]]", "],"])
 def test_an_array_that_is_not_whole_or_has_more_behind_it_is_refused(rest, tmp_path):
     """Two arrays in a row, as ``cat`` joins files, are not the first one alone."""

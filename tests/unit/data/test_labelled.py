@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
@@ -190,16 +188,12 @@ def test_a_label_column_that_is_named_alone_is_the_only_one_read(tmp_path, label
 
 @pytest.mark.parametrize("number", ["1", "1.0"])
 def test_whole_numbers_that_a_table_with_gaps_has_as_floats_are_labels(tmp_path, number):
-    pyarrow.parquet.write_table(
-        pyarrow.table({"prompt": ["a", "b", "c"], "p": [1.0, 0.0, None]}), tmp_path / "gaps.parquet"
-    )
     (tmp_path / "gaps.csv").write_text("prompt,p\na,1.0\nb,0.0\nc,\n")
     settings = DataSettings(
         columns=ColumnSettings(label="%policy%"), label_map={number: "violation", number.replace("1", "0", 1): "ok"}
     )
-    for name in ("gaps.parquet", "gaps.csv"):
-        rows = read_multilabelled(str(tmp_path / name), settings, [POLICY])
-        assert [row.labels for row in rows] == [{"p": "violation"}, {"p": "ok"}, {}]
+    rows = read_multilabelled(str(tmp_path / "gaps.csv"), settings, [POLICY])
+    assert [row.labels for row in rows] == [{"p": "violation"}, {"p": "ok"}, {}]
     with pytest.raises(DataError, match=r"'data.label_map=\{\"1\": LABEL\}'"):
         read_multilabelled(str(tmp_path / "gaps.csv"), replace(settings, label_map={}), [POLICY])
 
@@ -212,27 +206,6 @@ def test_ids_that_come_twice_are_one_finding(tmp_path):
     assert (finding.code, finding.count, finding.where) == (
         "ID_TWICE", 30, "b.jsonl:1: id '0' is also at a.jsonl:1"
     )  # fmt: skip
-
-
-def test_what_is_wrong_with_one_policys_labels_is_gathered_apart_and_costs_no_other_its_row(tmp_path):
-    messages = row()["messages"]
-    path = jsonl(
-        tmp_path,
-        {"messages": messages, "labels": {"p": "ok", "q": "perhaps"}},
-        {"messages": messages, "labels": {"p": "violation", "q": "ok"}, "label": "violation", "policy": "q"},
-        {"messages": messages, "label": None, "policy": "q"},
-    )
-    own = {"p": Findings(), "q": Findings()}
-    rows = read_multilabelled(path, DataSettings(), [POLICY, OTHER], own)
-    assert [item.labels.get("p") for item in rows] == ["ok", "violation", None]
-    assert own["p"].count == 0
-    assert own["q"].count == 2
-    assert [(item.code, item.where) for item in own["q"].all()] == [
-        ("LABEL_UNKNOWN", "train.jsonl:1"),
-        ("LABEL_MISSING", "train.jsonl:3"),
-    ]
-    with pytest.raises(DataError, match="2 problems"):
-        read_multilabelled(path, DataSettings(), [POLICY, OTHER])
 
 
 @pytest.mark.parametrize(
@@ -268,12 +241,6 @@ def test_the_labels_of_rows_that_alora_wrote_are_the_policys_own_words(tmp_path,
     path = jsonl(tmp_path, written, written | {"id": 2})
     found = read(path, label_map={"ok": "violation", "violation": "ok", "bad": "violation"})
     assert [item.labels["p"] for item in found] == ["ok", "ok"]
-
-
-def test_a_group_is_the_same_with_and_without_the_fraction_of_a_table_with_gaps(tmp_path):
-    path = jsonl(tmp_path, *(row(c=c) for c in (7, 7.0, "7", " 7.0", "7.5", None, float("nan"))))
-    rows = read(path, columns=ColumnSettings(group="c"))
-    assert [item.group for item in rows] == ["7", "7", "7", "7", "7.5", "", ""]
 
 
 def test_a_label_in_a_column_policy_is_no_policys_name(tmp_path):

@@ -90,7 +90,7 @@ def test_a_system_text_next_to_a_list_of_messages_is_the_first_of_them(row):
     first, user = read_one(row | {"system": [{"type": "text", "text": "Be"}, "kind."]})[0].messages
     assert (first.role, first.content.split(), user.content) == ("system", ["Be", "kind."], "Hi")
     assert read_one(row | {"SYSTEM": "SAP", "system": "Be kind."})[0].messages[0] == Message("system", "Be kind.")
-    for nothing in ("", " ", None, 3, {"text": "Be kind."}, [], [{"text": ""}]):
+    for nothing in ("", None, 3, {"text": "Be kind."}, [{"text": ""}]):
         conversation, findings = read_one(row | {"system": nothing})
         assert conversation.messages == (Message("user", "Hi"),)
         assert findings.notes["'system' is not read: it is no text"] == (nothing == 3 or isinstance(nothing, dict))
@@ -103,14 +103,7 @@ def test_two_system_messages_that_differ_are_refused(role):
     assert findings.count == 0
     assert [message.role for message in conversation.messages] == ["system", "user"]
     _, findings = read_one(row | {"system": "Be rude."})
-    (finding,) = findings.all()
-    assert finding.code == "SYSTEM_DIFFERS"
-    assert (
-        finding.problem
-        == "'system' differs from the system message in 'messages'; remove one of them, or rename the column"
-    )
-    _, findings = read_one({"messages": TURNS, "system": "\ud800"})
-    assert [finding.code for finding in findings.all()] == ["NOT_UNICODE"]
+    assert [finding.code for finding in findings.all()] == ["SYSTEM_DIFFERS"]
 
 
 @pytest.mark.parametrize(

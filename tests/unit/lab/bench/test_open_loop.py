@@ -1,12 +1,11 @@
-"""The open loop: whose adapters are needed, what is sent when, and that its verdicts are compared with a reference."""
+"""The open loop: what is sent when, and which rate is sustained."""
 
 import numpy as np
 import pytest
 
-from alora.lab.bench.open_loop import FIRES, Load, arrivals, offer_populations, offered, offered_rate, search
+from alora.config.schema import BenchSettings, ServingBenchSettings
+from alora.lab.bench.open_loop import FIRES, arrivals, offered, offered_rate, search
 from alora.lab.bench.record import LoadRecord, OfferedRate
-from tests.unit.lab.bench.cases import right
-from tests.unit.lab.bench.load_cases import Engine, generator, offered_to, references, settings
 
 
 def test_arrivals_are_poisson_distinct_and_the_same_at_every_rate():
@@ -21,42 +20,9 @@ def test_arrivals_are_poisson_distinct_and_the_same_at_every_rate():
     assert [one.policies for one in arrivals(4, 2.0, 40, seed=1)] == [one.policies for one in slow[:4]]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "moved", "asked", "codes"),
-    [
-        (frozenset(), 0.5, True, []),
-        (frozenset(range(2, 100)), 0.5, True, ["UNEQUAL_VERDICTS"]),
-        (frozenset(), 0.0, True, ["INERT_ADAPTERS"]),
-        (frozenset(), 0.5, False, ["NOT_COMPARED"]),
-    ],
-)
-def test_a_rate_whose_verdicts_nobody_can_vouch_for_is_withheld(wrong, moved, asked, codes):
-    load, _ = offered_to(Engine(wrong), 1.0, settings(), 1000)
-    if not asked:
-        load.asked = set()
-    found = load.judged(references(load, moved), 1e-3)
-    assert [one.code for one in found.refused] == codes
-    assert found.rate_text().startswith("withheld: ") == bool(codes)
-    assert (found.agreement[0].checked if found.agreement else 0) == len(load.asked)
-
-
-def test_a_wrong_slot_under_load_is_seen_though_no_reference_was_asked_about_it():
-    """The fault: among others, one policy answers as another, but not in a conversation that PEFT reads too."""
-    load = Load(LoadRecord("rate", "alora", 4, 4000.0, 4, 4))
-    for rate in (0.0, 50.0):
-        generator(Engine(frozenset({0}), crowded=8), settings()).offer(rate, load)
-    keys = {prefix for prefix, _ in load.asked}
-    load.results = [
-        (key, answer if key[0] not in keys else type(answer)(answer.piece, scores=right(key[1])))
-        for key, answer in load.results
-    ]
-    found = load.judged(references(load), 1e-3)
-    assert [one.code for one in found.refused] == ["UNSTEADY_VERDICTS"]
-
-
 def test_a_queue_that_only_ran_out_of_arrivals_does_not_hold():
     """The fault: a few conversations at twice what the server can do wait less than a long target, and so it held."""
-    coming = offered(settings(conversations=30), 1.0, 4)
+    coming = offered(BenchSettings(serving=ServingBenchSettings(conversations=30)), 1.0, 4)
 
     def server(rate: float) -> OfferedRate:
         free, latencies = 0.0, []
@@ -84,14 +50,3 @@ def test_the_search_closes_in_on_the_edge(capacity):
     found = search(server, 1000.0, 10)
     best = max(one.rate for one in found if one.meets(1000.0))
     assert 0.8 * capacity < best <= capacity
-
-
-def test_populations_take_turns():
-    """The fault: each was offered its load once, so that what the machine did just then looked like its size."""
-    given, engine, found = settings(), Engine(), []
-    offer_populations(generator(engine, given), 2.0, found)
-    few, many = sorted(set(engine.loaded))
-    assert engine.loaded == [few, many, many, few, few, many, many, few]  # an even number: each was first as often
-    assert [(one.record.population, len(one.record.rates)) for one in found] == [(4, 4), (1000, 4)]
-    assert all(rate.rate == 2.0 and len(rate.ms) == 9 for one in found for rate in one.record.rates)
-    assert found[1].record.distinct > found[1].record.slots == 4
