@@ -47,34 +47,26 @@ def test_turned_labels_are_listed(asked, tmp_path, capsys):
     (tmp_path / "noisy.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main([*asked, "json=true", "data.noise=true", "data.train=noisy.jsonl"]) == 0
     found = json.loads(capsys.readouterr().out)["findings"]
-    (unsure,) = [item for item in found if item["code"] == "WORDS_UNSURE"]
-    assert f"{sum(item['code'] == 'LABEL_DOUBTFUL' for item in found)} labels may be right" in unsure["problem"]
+    assert "WORDS_UNSURE" in {item["code"] for item in found}
     with endpoint(judge) as server:
         more = ["data.noise=true", f"judge.url={server.url}", "judge.model=m"]
         for requests in (80, 80):  # the second time all answers are there
             assert main([*asked, "json=true", *more]) == 0
             found = json.loads(capsys.readouterr().out)["findings"]
-            told = [(item["where"], item["problem"]) for item in found if item["code"] == "JUDGE_DISAGREES"]
-            assert [where for where, _ in told] == [
-                "train.jsonl:42",
-                "train.jsonl:7",
-                "train.jsonl:11",
-                "train.jsonl:8",
-            ]
-            assert "labels it 'violation'; the judge says 'ok' (0.70); read it" in told[1][1]
-            assert "the judge says 'violation' (0.00); read it" in told[3][1]
+            told = [item["where"] for item in found if item["code"] == "JUDGE_DISAGREES"]
+            assert told == [f"train.jsonl:{line}" for line in (42, 7, 11, 8)]  # the surest first
             assert len(server.bodies) == requests
     assert main([*asked, "data.noise=true", "judge.url=http://127.0.0.1:9/v1"]) == 2
     assert "no judge.model=NAME" in capsys.readouterr().err
 
 
-def with_judge(asked, behaviour, capsys, *more) -> tuple[list[dict], str]:
-    """Findings of the judge, and the remarks."""
+def with_judge(asked, behaviour, capsys) -> list[str]:
+    """The codes of what the judge finds."""
     with endpoint(behaviour) as server:
         judged = ("data.noise=true", f"judge.url={server.url}", "judge.model=m", "judge.retries=0")
-        assert main([*asked, "json=true", *judged, *more]) == 0
-    out, remarks = capsys.readouterr()
-    return [item for item in json.loads(out)["findings"] if item["code"].startswith("JUDGE")], remarks
+        assert main([*asked, "json=true", *judged]) == 0
+    codes = [item["code"] for item in json.loads(capsys.readouterr().out)["findings"]]
+    return [code for code in codes if code.startswith("JUDGE")]
 
 
 @pytest.mark.parametrize(("unreadable", "warned"), [(25, True), (24, False)])
@@ -84,9 +76,7 @@ def test_a_judge_that_cannot_be_read_is_warned_of(unreadable, warned, asked, cap
         row = int(text.partition("message 0 ")[2].split()[0])
         return completion("I would rather not say.") if row < unreadable else says("ok" if row % 2 else "violation")
 
-    found, _ = with_judge(asked, behaviour, capsys)
-    assert [item["code"] for item in found] == ["JUDGE_UNREADABLE"] * warned
-    assert not warned or "no readable answer for 25 of 80 rows" in found[0]["problem"]
+    assert with_judge(asked, behaviour, capsys) == ["JUDGE_UNREADABLE"] * warned
 
 
 @pytest.mark.parametrize(("right", "warned"), [(0, True), (1, False)])
@@ -95,10 +85,7 @@ def test_a_judge_no_better_than_one_label_for_all_is_warned_of(right, warned, as
         text = body["messages"][1]["content"].partition("<conversation>")[2]
         return says("violation" if right and "message 0 0 says" in text else "ok", 99)
 
-    found, _ = with_judge(asked, behaviour, capsys)
-    codes = [item["code"] for item in found]
-    assert codes == ["JUDGE_UNSURE"] * warned + ["JUDGE_DISAGREES"] * (40 - right)
-    assert not warned or "agrees with 40 of 80 labels, and one label for all rows would with 40;" in found[0]["problem"]
+    assert with_judge(asked, behaviour, capsys) == ["JUDGE_UNSURE"] * warned + ["JUDGE_DISAGREES"] * (40 - right)
 
 
 def test_no_judge_is_asked_about_a_policy_without_a_rule(asked, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Folds: no row answers for itself, whatever the adapter has learnt; and a run that is cut off ends the same."""
+"""Folds: no row answers for itself, whatever the adapter has learnt."""
 
 from dataclasses import replace
 
@@ -99,26 +99,17 @@ def test_folds_learn_what_can_be_learnt_and_answer_in_the_order_of_the_rows(base
     assert len(fitted.adapters) == 2
 
 
-class _Killed(Exception):
-    pass
-
-
 class _Jolt(TrainerCallback):
-    """Sends the weights astray from step 19 to 24, and may end the run later, as a kill would."""
-
-    def __init__(self, killed_at=None):
-        self.killed_at = killed_at
+    """Sends the weights astray from step 19 to 24."""
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
         if 18 < state.global_step <= 24:
             with torch.no_grad():
                 for b_POR in model.packed.bank.b_POR:
                     b_POR.mul_(-10)
-        if state.global_step == self.killed_at:
-            raise _Killed
 
 
-def test_a_training_that_goes_astray_is_taken_back_and_resumes_the_same(base, tmp_path):
+def test_a_training_that_goes_astray_is_taken_back(base, tmp_path):
     rows = _rows(48, decided=True)
     settings = {"max_steps": 60, "evaluations_per_epoch": 1}
     calm = _fit(base, rows, tmp_path / "calm", settings=settings)
@@ -130,8 +121,3 @@ def test_a_training_that_goes_astray_is_taken_back_and_resumes_the_same(base, tm
     assert _auroc(rows, jolted.out_of_fold[0]) > 0.95
     last = [entry["loss"] for entry in jolted.history if "loss" in entry][-1]
     assert last < 0.3, "it went on from before the jolt"
-    with pytest.raises(_Killed):
-        _fit(base, rows, tmp_path / "killed", settings=settings, callbacks=[_Jolt(killed_at=45)])
-    resumed = _fit(base, rows, tmp_path / "killed", settings=settings)
-    assert resumed.standings == jolted.standings
-    assert [adapter.digest for adapter in resumed.adapters] == [adapter.digest for adapter in jolted.adapters]

@@ -57,18 +57,6 @@ def test_a_long_message_is_cut_between_words_which_all_are_read(layout):
     assert [text.count("[...]") for text in texts] == [1, *[2] * (len(texts) - 2), 1], "where it is cut, and only there"
 
 
-@pytest.mark.parametrize("between", [" ", "\n", " \n"])
-def test_no_window_holds_a_part_of_a_word(between):
-    words = [f"item{i:04}" for i in range(300)]
-
-    def size(messages):
-        return sum(len(message.content) for message in messages)
-
-    found = [*windows([Message("user", between.join(words))], 200, size, "|")]
-    assert len(found) > 10
-    assert {word for (message,) in found for word in message.content.strip("|").split()} == set(words)
-
-
 def test_a_window_is_within_the_limit_also_where_messages_together_take_more_than_each():
     def size(messages):
         return sum(len(message.content) for message in messages) + len(messages) ** 2

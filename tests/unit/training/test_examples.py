@@ -64,19 +64,3 @@ def test_balanced_labels_count_the_same_in_each_policy(renderer):
     batch = collate(found)["batch"]
     assert batch.label_weights[:2] == ((2.0, 2 / 3), (2 / 3, 1.0, 2.0))
     assert collate(examples(ROWS, [RED, TONE], renderer, activated=True))["batch"].label_weights == ()
-
-
-def test_balanced_labels_count_by_the_weights_of_their_rows(renderer):
-    light = replace(ROWS[0], weight=0.25)
-    found = balanced(examples([light, light, *ROWS[1:]], [RED, TONE], renderer, activated=True))
-    assert found[0].targets[0].label_weights == pytest.approx((0.75, 1.5))  # red: a violation of 1, ok of 1/2
-    weights = {(t.policy, t.label): t.label_weights[t.label] for row in found for t in row.targets}
-    for policy in (0, 1):
-        totals: dict[int, float] = {}
-        for row in found:
-            for target in row.targets:
-                if target.policy == policy:
-                    pull = row.weight * weights[policy, target.label]
-                    totals[target.label] = totals.get(target.label, 0.0) + pull
-        assert len(totals) == 2
-        assert len({round(total, 9) for total in totals.values()}) == 1

@@ -23,25 +23,6 @@ def test_loads_are_even(count):
         assert max(loads) <= 1.2 * sum(costs) / count
 
 
-def test_kept_prefixes_are_at_home_and_others_need_not_be():
-    """Where a conversation goes alone is its home; in a step most stay there, unless nothing is kept."""
-    pool, _ = step(0, 40)
-    home = {prefix: share_out([prefix], [16], 2, kept=True)[0] for prefix in pool}
-    assert set(home.values()) == {0, 1}
-
-    def at_home(kept: bool) -> float:
-        chosen = [random.Random(seed).sample(pool, 16) for seed in range(20)]
-        owners = [share_out(prefixes, [16] * 16, 2, kept=kept) for prefixes in chosen]
-        return sum(
-            home[prefix] == owner
-            for prefixes, ranks in zip(chosen, owners, strict=True)
-            for prefix, owner in zip(prefixes, ranks, strict=True)
-        ) / (20 * 16)
-
-    assert at_home(kept=True) > 0.8
-    assert at_home(kept=False) < 0.65
-
-
 def test_a_step_of_fewer_conversations_than_processes():
     assert sorted(share_out([(1,), (2,)], [5, 5], 4, kept=False)) == [0, 1]
     assert share_out([], [], 4, kept=True) == []

@@ -22,7 +22,7 @@ def run(tmp_path_factory):
 
 
 def test_the_scorer_is_ours_and_what_needs_an_engine_is_left_out(run):
-    _, record, _ = run
+    record = run[1]
     assert record.engine == {"name": "scorer"}
     assert {cell.workload for cell in record.cells} == {"grid", "conversation"}
     assert all(cell.systems == ["packed", "lora", AA] for cell in record.cells)

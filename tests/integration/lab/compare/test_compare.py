@@ -130,12 +130,6 @@ def test_no_word_of_a_conversation_is_kept(compared):
     assert WORDS.search((compared[1].parent / "test.jsonl").read_text())
 
 
-def test_other_rows_or_settings_are_refused(compared, place, capsys):
-    for change in ("compare.rows=12", "training.learning_rate=0.5", f"data.test={place / 'validation.jsonl'}"):
-        assert main(["compare", *overrides(place, compared[1], change)]) == 2
-        assert "holds a comparison with other" in capsys.readouterr().err
-
-
 def test_labels_that_say_nothing_give_chance_and_no_difference(place, tmp_path):
     """Negative control: nothing can be learned, so no method may look good or better than another."""
     other = make_place(tmp_path / "place")

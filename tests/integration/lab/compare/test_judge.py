@@ -88,22 +88,3 @@ def test_a_confidence_never_ranks_below_the_label_that_was_given():
             found = logits(Answer(1, confidence), labels)
             assert found[1] == max(found)
     assert np.exp(logits(Answer(0, 0.95), 2)) == pytest.approx([0.95, 0.05])
-
-
-def test_every_request_is_paid_for_once_over_all_calls(tmp_path):
-    """A call that stopped has cost something; rows that were answered cost nothing more."""
-    now: list[Any] = [lambda number, body: 503 if number >= 30 else honest(0, body)]
-    prices: dict[str, Any] = {"input_price": 2.0, "output_price": 10.0, "concurrency": 1, "retries": 0}
-    splits = Splits((), rows("known", 10), rows("new", 60))
-    with endpoint(lambda number, body: now[0](number, body)) as server:
-        task = Task(Recipe(judge=JudgeSettings(url=server.url, model="m", **prices)), (POLICY,), splits, {})
-        with pytest.raises(RunError):
-            ask_and_score(task, MethodRun("judge"), tmp_path)
-        stopped = len(server.bodies)
-        now[0] = lambda number, body: honest(0, body)
-        for _ in range(2):
-            facts = ask_and_score(task, MethodRun("judge"), tmp_path)["refunds"].facts
-            assert len(server.bodies) == stopped + 40
-            assert (facts["requests"], facts["failed_requests"]) == (stopped + 40, stopped - 30)
-            assert (facts["input_tokens"], facts["output_tokens"]) == (70 * 100, 70 * 10)
-            assert facts["cost"] == pytest.approx(70 * (100 * 2 + 10 * 10) / 1e6)
