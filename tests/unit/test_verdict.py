@@ -1,6 +1,5 @@
 """Label logits → verdict: the arithmetic, its threshold, and what it refuses."""
 
-import json
 import math
 
 import pytest
@@ -69,15 +68,6 @@ def test_a_window_without_finite_logits_leaves_no_verdict_to_the_others(bad, ord
     assert highest([[1.0, 2.0], window, [9.0, 1.0]][::order]) is window
     with pytest.raises(AdapterError, match="overflow"):
         make_verdict(POLICY, window, OperatingPoint(), "d")
-
-
-def test_as_dict_is_json():
-    verdict = make_verdict(POLICY, [0.5, -0.5], OperatingPoint(1.5, 0.4), "sha256:abc")
-    loaded = json.loads(json.dumps(verdict.as_dict()))
-    assert loaded["adapter_digest"] == "sha256:abc"
-    assert loaded["probabilities"]["violation"] == loaded["probability"] == verdict.probability
-    assert loaded["violated"] is True
-    assert make_verdict(POLICY, [-9.0, 9.0], OperatingPoint(), "d").as_dict()["violated"] is False
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

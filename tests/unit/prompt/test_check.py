@@ -31,7 +31,6 @@ def test_lengths_and_truncation_of_prompts():
     assert lengths.truncated_rows == 1
     assert 0 < lengths.lost_tokens < lengths.prefix_tokens
     assert [f.severity for f in findings] == [WARNING]
-    assert "1 row is cut from the middle" in findings[0].problem
     assert "train.jsonl:7" in findings[0].problem
 
 
@@ -46,10 +45,8 @@ def test_with_windows_training_rows_alone_are_cut_and_that_is_no_error():
 
     lengths, (finding,) = checked("test", "middle")
     assert (lengths.truncated_rows, finding.code) == (3, "TRUNCATED_MOST")
-    assert "or score all of it with prompt.truncation=windows" in finding.problem
     lengths, (finding,) = checked("train", "windows")
     assert (lengths.truncated_rows, finding.severity) == (3, WARNING)
-    assert "in training alone" in finding.problem
     lengths, findings = checked("test", "windows")
     assert (lengths.truncated_rows, lengths.lost_tokens, findings) == (0, 0, [])
     assert lengths.windows == sum(len(renderer_of("windows").windows(row.conversation)) for row in rows) > 3 * 10

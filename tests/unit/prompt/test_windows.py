@@ -57,16 +57,6 @@ def test_a_long_message_is_cut_between_words_which_all_are_read(layout):
     assert [text.count("[...]") for text in texts] == [1, *[2] * (len(texts) - 2), 1], "where it is cut, and only there"
 
 
-def test_a_window_is_within_the_limit_also_where_messages_together_take_more_than_each():
-    def size(messages):
-        return sum(len(message.content) for message in messages) + len(messages) ** 2
-
-    talk = [Message("user", letter * 7) for letter in "abcdefghijklmnopqrst"]
-    parts = list(windows(talk, 100, size, "#"))
-    assert max(map(size, parts)) <= 100
-    assert {message.content for part in parts for message in part} == {message.content for message in talk}
-
-
 @pytest.mark.parametrize(("length", "repeated"), [(24, True), (25, True), (26, False), (60, False), (200, False)])
 def test_a_system_message_of_more_than_a_quarter_is_read_once_and_crowds_out_no_other(length, repeated):
     def size(messages):
