@@ -58,7 +58,7 @@ def test_point_estimates_equal_scikit_learn(levels, threshold):
 @pytest.mark.parametrize("levels", [None, 9])
 def test_every_resample_equals_scikit_learn(levels):
     positive, probability = rows(2, size=40, levels=levels)
-    counts = np.vstack(list(draw_counts(len(positive), 25, seed=3)))
+    counts = np.vstack(list(draw_counts(len(positive), 10, seed=3)))
     got = figure_samples(positive, probability, 0.45, counts)
     for sample, weight in zip(got, counts, strict=True):
         want = sklearn_figures(positive, probability, 0.45, weight)
