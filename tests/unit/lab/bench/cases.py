@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from alora.lab.bench.harness import evaluate
-from alora.lab.bench.record import LoadRecord, Machine, MeasuredBase, Record
+from alora.lab.bench.record import Machine, MeasuredBase, Record
 from alora.lab.bench.reference import References, of, sampled
 from alora.lab.bench.serving import ServingBench
 from alora.lab.bench.shapes import SHAPES
@@ -33,22 +33,13 @@ def burst(
     suffix: int = 4,
     scores: Sequence[tuple[float, float]] | None = None,
     tokens: int = 32,
-    output_tokens: int = 1,
 ) -> Run:
     """A burst about one conversation; by default the first request computes it and the rest hit it."""
     hits = cached if cached is not None else ([0] + [tokens] * len(policies))[: len(policies)]
     rows = scores if scores is not None else [right(policy) for policy in policies]
-    pieces = [
-        Piece.of(PREFIX[:tokens] + (7,) * suffix + (200 + policy,), LABELS, policy, output_tokens)
-        for policy in policies
-    ]
+    pieces = [Piece.of(PREFIX[:tokens] + (7,) * suffix + (200 + policy,), LABELS, policy) for policy in policies]
     answers = [Result(piece, seconds, hit, row) for piece, hit, row in zip(pieces, hits, rows, strict=True)]
     return Run.of(seconds, seconds, answers, front=0.1 * seconds)
-
-
-def trials(system: str, seconds: Sequence[float], **how: Any) -> list[Trial]:
-    """One trial per round."""
-    return [Trial(system, number, 0, burst(seconds=value, **how)) for number, value in enumerate(seconds)]
 
 
 def machine(flops: float = 1e12, bandwidth: float = 1e12) -> Machine:
@@ -131,16 +122,14 @@ def played(workload: str, systems: Mapping[str, Played]) -> list[Cell]:
     return stages
 
 
-def judged(
-    cells: Sequence[Cell], on: Machine | None = None, moved: Mapping[str, float] | None = None, keeps: bool = True
-) -> Record:
+def judged(cells: Sequence[Cell], on: Machine | None = None, moved: Mapping[str, float] | None = None) -> Record:
     """``evaluate`` of planted cells, with references that know what was sampled, and nothing more."""
     bench: Any = object.__new__(ServingBench)
     ours = next(cell.ours[0] for cell in cells if cell.ours)
     vars(bench).update(
         _harness=SimpleNamespace(cells=list(cells)), _context=SimpleNamespace(machine=on or machine()),
         material=material(), tolerance=1e-3, ours=ours,
-        systems={name: SimpleNamespace(keeps=keeps) for cell in cells for name in cell.systems},
+        systems={name: SimpleNamespace(keeps=True) for cell in cells for name in cell.systems},
         conversation=lambda tokens: PREFIX[:tokens],
     )  # fmt: skip
     wanted = [one for cell in cells for one in sampled(cell, PREFIX[: cell.size("tokens")])]
@@ -149,10 +138,10 @@ def judged(
         known[kind][key] = of(Result(Piece("", key[1], 0), scores=right(key[1])))
     bench._references = References(known, {"alora": 0.5, "lora": 0.5} | dict(moved or {}))
     found, aa = evaluate(list(cells), bench)
-    return record_of(found, aa=aa)
+    return record_of(found, aa)
 
 
-def record_of(cells: Sequence[Cell] = (), load: Sequence[LoadRecord] = (), **more: Any) -> Record:
+def record_of(cells: Sequence[Cell], aa: Mapping[str, Any]) -> Record:
     """A record that holds these."""
     base = MeasuredBase("27m", {"weights": "random"}, 27, 8, 512, 4096, "float32", "cpu", "none", 1.0)
     settings = {"rank": "8", "targets": "q_proj", "suffix": "4", "prefixes": "32", "seed": "0", "threads": "1"}
@@ -160,6 +149,6 @@ def record_of(cells: Sequence[Cell] = (), load: Sequence[LoadRecord] = (), **mor
     whole: dict[str, Any] = {
         "benchmark": "serving", "environment": {"torch": "2", "command": "alora bench", "processor": "A CPU"},
         "settings": settings, "base": base, "clock": "wall time", "tolerance": 1e-3, "machine": machine(),
-        "engine": {"name": "vllm"}, "aa": {}, "stopped": None, "wall_seconds": 2.0, "cpu_seconds": 1.0,
+        "engine": {"name": "vllm"}, "aa": aa, "stopped": None, "wall_seconds": 2.0, "cpu_seconds": 1.0,
     }  # fmt: skip
-    return Record(cells=list(cells), load=list(load), **whole | more)
+    return Record(cells=list(cells), load=[], **whole)
