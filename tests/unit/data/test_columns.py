@@ -173,15 +173,12 @@ def test_one_conversation_is_read_whatever_the_rows_are_called(tmp_path):
     [
         ([{"messages": TURNS}], True),
         ([{"prompt": "Hi", "response": "Ho"}], True),
-        ([{"conversations": TURNS}, 3], True),
         (TURNS, False),
         ({"messages": TURNS}, False),
         ([{"from": "human", "value": "Hi"}], False),
         ([{"speaker": "ann", "text": "Hi"}], False),
-        ([{"content": "Hi"}], False),
         ([{"text": "Hi", "label": "ok", "id": "a"}], True),
         ([], False),
-        (["Hi"], False),
     ],
 )
 def test_an_array_of_rows_is_told_from_one_conversation(tmp_path, content, wanted):

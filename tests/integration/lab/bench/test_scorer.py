@@ -67,7 +67,7 @@ def test_suffixes_that_were_not_run_are_found(monkeypatch, tmp_path):
     assert "UNEQUAL_VERDICTS" in [one.code for one in load_record(tmp_path).cells[0].ratios[0].refused]
 
 
-def test_a_run_that_is_out_of_time_reports_what_it_finished(tmp_path, monkeypatch, capsys):
+def test_a_run_that_is_out_of_time_reports_what_it_finished(tmp_path, monkeypatch):
     """The clock jumps once the first cell stands; a limit that nothing fits into is the user's mistake."""
     stock = Harness.in_time
 
@@ -81,8 +81,6 @@ def test_a_run_that_is_out_of_time_reports_what_it_finished(tmp_path, monkeypatc
     assert len(record.cells) == 1
     assert record.cells[0].agreement
     assert record.stopped == "the limit of 500 s was reached (bench.limit_s)"
-    assert f"Stopped before its end** ({record.stopped})" in (tmp_path / "some" / "bench.md").read_text()
-    assert "the report holds what was finished before" in capsys.readouterr().err
+    assert record.stopped in (tmp_path / "some" / "bench.md").read_text()
     assert main([*COMMAND, "bench.limit_s=0.001", f"output={tmp_path / 'none'}"]) == 2
-    assert "before anything was finished" in capsys.readouterr().err
     assert not list((tmp_path / "none").iterdir())
