@@ -21,12 +21,12 @@ def one_sided(body):
 SAME = {"messages": [{"content": "always the same"}]}
 BAD = {
     "labels everything alike": (instead("vote", lambda body: vote("violation")), ("ONE_LABEL", "LABELS_TURNED")),
-    "repeats itself": (instead("cases", lambda body: pair(SAME)), ("COPIES",)),
+    "repeats itself": (instead("cases", lambda body: pair(SAME)), ("COPIES", "ONE_LABEL")),
     "gives labels away by their length": (
         instead("cases", lambda body: pair(body, "You get your money back." * 5, "I ask.")), ("LENGTH_SOLVES",)),
     "writes one label that filters take": (instead("cases", one_sided), ("UNBALANCED",)),
     "names no dimensions": (instead("dimensions", lambda body: completion("well")), ("BUILT_IN_DIMENSIONS",)),
-    "gives no label": (instead("vote", lambda body: completion("I cannot judge that.")), ("NO_ROWS",)),
+    "gives no label": (instead("vote", lambda body: completion("I cannot judge that.")), ("JUDGES_SPLIT", "NO_ROWS")),
     "is honest": (honest, ()),
 }  # fmt: skip
 
