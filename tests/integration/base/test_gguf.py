@@ -43,14 +43,6 @@ def test_a_quantized_file_becomes_plain_float32_near_the_original(tmp_path):
     assert 0 < (embedding - original).abs().max() < 0.1 * original.abs().max()
 
 
-def test_the_second_call_converts_nothing(tmp_path, monkeypatch):
-    toy_gguf(tmp_path / "toy.gguf")
-    folder = converted(tmp_path / "toy.gguf")
-    monkeypatch.setattr("alora.base.gguf._convert", lambda *_: pytest.fail("converted again"))
-    shutil.copy(tmp_path / "toy.gguf", tmp_path / "copy.gguf")
-    assert converted(tmp_path / "copy.gguf") == folder  # by content, not by name
-
-
 def test_what_lies_next_to_the_file_is_neither_run_nor_read(tmp_path, monkeypatch):
     toy_gguf(tmp_path / "toy.gguf")
     (tmp_path / "evil.py").write_text(

@@ -5,11 +5,9 @@ import itertools
 import pytest
 import torch
 
-from alora.adapter.bank import Bank
 from alora.errors import AdapterError
 from alora.evaluation.predict import answers
-from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair, passes
+from alora.prefix.plan import passes
 from alora.prefix.scorer import Scorer
 from alora.prefix.store import open_store
 from alora.prompt.render import Prefix, Question, Suffix
@@ -80,18 +78,6 @@ def test_probabilities_are_the_same_in_any_order_and_any_batch():
                 torch.testing.assert_close(found, again, rtol=0, atol=0)
     apart = min(float((one[0] - other[0]).abs().max()) for one, other in itertools.combinations(alone, 2))
     assert apart > 1e-4, "another row's answer would be seen"
-
-
-def test_labels_that_a_policy_does_not_have_are_impossible():
-    model = toy_model("qwen3", torch.float64)
-    packed = PackedModel(model, Bank(model, adapters(model), dtype=torch.float64))
-    kv = packed.prefix_kv(PREFIXES[0].token_ids)
-    pairs = [Pair(0, place, suffix.token_ids, suffix.label_token_ids) for place, suffix in enumerate(SUFFIXES)]
-    together = packed.label_logits([kv], pairs)
-    for pair, row in zip(pairs, together, strict=True):
-        (alone,) = packed.label_logits([kv], [pair])
-        torch.testing.assert_close(row[: len(pair.label_token_ids)], alone, rtol=1e-12, atol=1e-12)
-        assert row[len(pair.label_token_ids) :].tolist() == [-torch.inf] * (3 - len(pair.label_token_ids))
 
 
 def test_a_kept_prefix_is_not_computed_again_and_changes_nothing():
