@@ -14,3 +14,14 @@ def test_a_gradient_in_any_parameter_moves_the_policy():
     PolicyAdamW([first, last], lr=0.5, weight_decay=0.1).step()
     assert first.flatten().tolist() == pytest.approx([0.45, 0.95, 1.0])
     assert last.flatten().tolist() == pytest.approx([0.95, 0.45, 1.0])
+
+
+def test_a_policy_that_is_taken_back_starts_without_momentum():
+    stacked = nn.Parameter(torch.ones(2, 1))
+    optimiser = PolicyAdamW([stacked], lr=0.5)
+    stacked.grad = torch.ones(2, 1)
+    optimiser.step()
+    optimiser.forget([0])
+    assert [[bool(held[policy].any()) for held in optimiser.state[stacked].values()] for policy in (0, 1)] == [
+        [False] * 3, [True] * 3
+    ]  # fmt: skip
