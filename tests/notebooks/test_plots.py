@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from alora.evaluation.metrics import CALIBRATION_BINS, reliability_points, roc_points
+from alora.evaluation.metrics import roc_points
 from notebooks.plots import (
     Interval,
     difference_figure,
@@ -28,16 +27,6 @@ def test_roc_points_are_scikit_learns(scored):
     np.testing.assert_allclose(alarms, expected_alarms, rtol=0, atol=1e-15)
     np.testing.assert_allclose(hits, expected_hits, rtol=0, atol=1e-15)
     assert np.trapezoid(hits, alarms) == pytest.approx(roc_auc_score(*scored), abs=1e-12)
-
-
-def test_reliability_points_are_scikit_learns(scored):
-    positive_N, score_N = scored
-    score_N = score_N * 0.97 + 0.011  # off the bins' edges, which scikit-learn counts to the lower bin
-    meant, happened, held = reliability_points(positive_N, score_N)
-    expected_happened, expected_meant = calibration_curve(positive_N, score_N, n_bins=CALIBRATION_BINS)
-    np.testing.assert_allclose(meant, expected_meant, atol=1e-12)
-    np.testing.assert_allclose(happened, expected_happened, atol=1e-12)
-    assert held.sum() == len(score_N)
 
 
 def test_the_lines_drawn_are_the_points(scored):
