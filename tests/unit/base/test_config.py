@@ -1,7 +1,6 @@
 """Every tensor that a base's config names is loaded."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -48,23 +47,3 @@ def test_a_tensor_that_is_not_there_is_not_made_up(folder):
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(BaseError, match=r"lack tensor model\.layers\.1\.mlp\.up_proj\.weight \(1 missing\)"):
         load_base(_settings(folder), progress=False)
-
-
-OWN_PYTHON = """\
-from transformers import {base}Config, {base}ForCausalLM
-class OwnConfig({base}Config):
-    model_type = "own"
-class OwnModel({base}ForCausalLM):
-    config_class = OwnConfig
-"""
-
-
-def test_a_base_with_its_own_python_loads_for_who_trusts_it_alone(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    kind = json.loads((folder / "config.json").read_text())["architectures"][0].removesuffix("ForCausalLM")
-    (folder / "own.py").write_text(OWN_PYTHON.format(base=kind))
-    _change(folder, model_type="own", auto_map={"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"})
-    with pytest.raises(BaseError, match="trust_remote_code"):
-        load_base(_settings(folder), progress=False)
-    trusted = replace(_settings(folder), trust_remote_code=True)
-    assert type(load_base(trusted, progress=False).model).__name__ == "OwnModel"

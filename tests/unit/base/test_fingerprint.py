@@ -1,7 +1,6 @@
 """What makes a base another one, and what does not."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,26 +76,6 @@ def test_a_base_in_the_hubs_cache_is_its_snapshot_and_drawn_weights_are_themselv
     assert fingerprint_base(Path("x/y"), model, tokenizer, "0" * 40).weights == shards
     drawn = fingerprint_base(None, toy_model("qwen3"), tokenizer).weights
     assert fingerprint_base(None, model, tokenizer).weights == drawn != shards
-
-
-def test_a_file_that_was_replaced_is_read_again(weights_of, tmp_path):
-    """The digest is remembered by path, size and time of each file."""
-    before = weights_of({"b": B}, {"a": A})
-    changed = [tmp_path / "base/model-0.safetensors", tmp_path / "base/model-1.safetensors"]
-    for file, tensors in zip(changed, ({"b": B + 1}, {"a": A + 1}), strict=True):
-        stat, content = file.stat(), file.read_bytes()
-        save_file(tensors, file)
-        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-        assert file.stat().st_size == stat.st_size
-        assert weights_of() != before
-        file.write_bytes(content)
-        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert weights_of() == before
-    assert weights_of({"b": B + 1}, {"a": A}, folder="elsewhere") != before
-    for file in changed:  # of the same name, size and time
-        stat = file.stat()
-        os.utime(tmp_path / "elsewhere" / file.name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert weights_of(folder="elsewhere") != before
 
 
 def test_how_a_tokenizer_was_called_last_is_no_difference_and_what_it_does_is():

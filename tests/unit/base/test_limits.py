@@ -76,15 +76,6 @@ def test_a_title_that_fills_the_base_costs_its_own_policy_alone():
     assert "too few for any conversation" in found["wordy"]
 
 
-def test_one_conversation_of_an_artifact():
-    model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
-    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=60_000))
-    suffix = renderer.suffix(POLICY)
-    require_room_for(model, renderer.prefix(row(10, "x").conversation), [suffix])
-    with pytest.raises(ConfigError, match=r"takes 512; .*shorten the conversation, or train again"):
-        require_room_for(model, renderer.prefix(row(2000, "x").conversation), [suffix])
-
-
 def test_the_last_position_is_room_and_the_next_is_none():
     one, renderer = (
         row(200, "train.jsonl:1"),
