@@ -114,58 +114,6 @@ def test_reader_that_went_away_is_no_error(tmp_path):
     assert result.stderr == ""
 
 
-BAD_COMMAND_LINES = [  # of verbs that have no toy run to work on; integration/bad_input has the others
-    ([], "no policy is chosen"),
-    (["recipe=quickstart", "train.epochs=1"], "did you mean 'training.epochs'?"),
-    (["recipe=quickstart", "training.epochs=1=2"], """write 'training.epochs="1=2"'"""),
-    (["recipe=quickstrat"], "did you mean recipe=quickstart?"),
-    (["recipe=quickstart", "base=qwen3"], "qwen3_4b"),
-    (["recipe=quickstart", "base=smollm2,qwen3_4b"], "-m runs"),
-    (["recipe=quickstart", f"compare.seeds=[0,{10**20}]"], "compare.seeds is [0"),
-    (["recipe=quickstart", "training.threads=100000"], "training.threads is 100000"),
-    (["recipe=quickstart", "data.label_map={a:'${b.c}'}"], "data.label_map refers nowhere"),
-    (["recipe=~nobody/a.yaml"], "~nobody/a.yaml"),
-    (["recipe=quickstart", "policy=jailbreak"], "policy.file"),
-    (["quickstart"], "recipe=quickstart"),
-    *(
-        (["recipe=quickstart", typed], f"did you mean '{meant}'?")
-        for typed, meant in {
-            "seed=1": "training.seed",
-            "rank=4": "adapter.rank",
-            "epochs=4": "training.epochs",
-            "model=Qwen/Qwen3-4B": "base.source",
-        }.items()
-    ),
-    (["recipe=quickstart", "base=Qwen/Qwen3-4B"], "base.source=Qwen/Qwen3-4B"),
-    (["--cfg", "job", "training.epochs=-1"], "training.epochs is -1"),
-    (["--cfg", "job", "-m", "training.seed=0,1"], "leave it out to print"),
-    (["--config-nam=config"], "--config-nam=config"),
-]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        *((["train", *line], word) for line, word in BAD_COMMAND_LINES),
-        (["doctor", "base"], "'base'"),
-        (["export", "some_folder"], "artifact=some_folder"),
-        (["score", "one.json", "two.json"], "artifact: there is no 'one.json'"),
-        (["score", "artifact=one.json", "data=log.jsonl"], "data: there is no 'log.jsonl'"),
-        (["score", "bundle=nowhere", "talk.json"], "talk.json"),
-    ],
-    ids=lambda value: " ".join(value)[:60],
-)
-def test_bad_command_line_gives_one_message_and_leaves_nothing(arguments, word, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ALORA_DEBUG", raising=False)
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
-    assert word in captured.err
-    assert "Traceback" not in captured.err
-    assert captured.out == ""
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_through_a_real_process(tmp_path):
     result = run_alora("train", "recipe=quickstart", "+typo=1", cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")

@@ -86,17 +86,6 @@ def test_shown_swept_and_run_they_are_the_same(line, conf, capsys):
     assert first.given == run.given | {"plan.tokens"}
 
 
-def test_hydra_prints_its_help_and_config(capsys):
-    for argv, words in (
-        (["--help", "all"], ["base: gemma3_1b", "training:", "seed: 0"]),
-        (["--cfg", "job"], ["training:"]),
-    ):
-        with contextlib.suppress(SystemExit):
-            assert recipes_of("train", *argv) == []
-        text = capsys.readouterr().out
-        assert all(word in text for word in words)
-
-
 def test_a_config_that_is_only_shown_is_checked():
     assert recipes_of("train", "--cfg", "job", "training.batch_size=1") == []  # negative control
     for argv in (["training.batch_size=0"], ["training.engine=trl"]):
@@ -104,24 +93,11 @@ def test_a_config_that_is_only_shown_is_checked():
             recipes_of("train", "--cfg", "job", *argv)
 
 
-def test_help_lists_the_keys_of_the_verb_as_they_would_be(capsys):
-    assert recipes_of("train", "--help", "recipe=quickstart", "training.seed=7") == []
-    train = capsys.readouterr().out
-    assert all(text in train for text in ("  training.seed=7", "  base.source=smollm2", "  training=low_memory|quick"))
-    assert "serving.port" not in train
-    assert recipes_of("serve", "-h") == []
-    serve = capsys.readouterr().out
-    assert "  serving.port=8000" in serve
-    assert "training.seed" not in serve
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("alora ", ["train", "score"]),
         ("alora train base=", ["base=smollm2", "base=qwen3_4b"]),
-        ("alora check training.ba", ["training.batch_size="]),
-        ("alora train recipe=quickstart training.seed=", ["training.seed=0"]),
         ("alora score conversation.json arti", []),
     ],
 )

@@ -91,12 +91,6 @@ def test_every_recipe_loads_with_its_files(name):
         assert path is None or Path(path).is_file()
 
 
-@pytest.mark.parametrize("override", ["training=null", "recipe=null", "base=3", "policy=[1,2]"])
-def test_a_section_takes_the_name_of_an_option(override):
-    with pytest.raises(ConfigError, match=r"takes the name of one of its options; .* or set values below it"):
-        recipe_of("train", "recipe=quickstart", override)
-
-
 @pytest.mark.parametrize("sign", ["", "+", "++"])
 def test_unknown_keys_are_named_at_once_however_they_are_written(sign):
     with pytest.raises(ConfigError) as caught:
@@ -126,12 +120,6 @@ class TestLocalRecipe:
         assert (recipe.name, recipe.training.epochs) == ("mine", 2.0)
         assert notes == ["using ./recipe.yaml"]
 
-    @pytest.mark.usefixtures("rows")
-    def test_the_command_line_still_wins(self, here):
-        (here / "recipe.yaml").write_text(self.BODY)
-        recipe = recipe_of("train", *self.REST, "base=llama3_2_1b", "training.epochs=3")
-        assert (recipe.base.source, recipe.training.epochs) == (HUB_IDS["llama3_2_1b"], 3.0)
-
     def test_is_not_for_an_artifact(self, here):
         """What was trained before goes by its own run, whatever the recipe says by now; one that is named counts."""
         own = "base: {revision: old, dtype: float64}\npolicies: [a]\ndata: {columns: {label: other}}\n"
@@ -157,16 +145,6 @@ class TestLocalRecipe:
         assert recipe.name != "mine"
         assert notes == []
 
-    def test_can_lie_elsewhere_with_its_files(self, here):
-        other = here.parent / "other"
-        other.mkdir()
-        (other / "mine.yaml").write_text(self.BODY + "policy:\n  file: policy.yaml\ndata:\n  train: rows.jsonl\n")
-        (other / "policy.yaml").write_text("")
-        (other / "rows.jsonl").write_text("")
-        recipe = recipe_of("train", "recipe=../other/mine.yaml")
-        assert recipe.policy.file == str(other / "policy.yaml")
-        assert recipe.data.train == str(other / "rows.jsonl")
-
     def test_a_choice_wins_over_its_own_values(self, here):
         (here / "recipe.yaml").write_text("base:\n  source: mine\n  dtype: float64\n")
         named = "recipe=recipe.yaml"
@@ -186,16 +164,6 @@ class TestLocalRecipe:
         )  # fmt: skip
         other = recipe_of("check", "base=llama3_2_1b", "adapter=alora")
         assert (other.base.source, other.base.template_kwargs, other.name) == (HUB_IDS["llama3_2_1b"], {}, "alora")
-
-
-def test_a_config_folder_brings_recipes_and_files_of_its_own(here):
-    (here / "extra/recipe").mkdir(parents=True)
-    (here / "extra/recipe/ours.yaml").write_text("name: ours\npolicy: {file: rule.yaml}\ndata: {train: rows.jsonl}\n")
-    (here / "extra/rule.yaml").write_text("")
-    (here / "extra/recipe/rows.jsonl").write_text("")
-    recipe = recipe_of("train", "--config-dir", "extra", "recipe=ours", "base=smollm2")
-    assert recipe.policy.file == str(here / "extra/rule.yaml")
-    assert recipe.data.train == str(here / "extra/recipe/rows.jsonl")
 
 
 @pytest.fixture
@@ -240,15 +208,6 @@ def test_the_keys_that_a_command_line_sets(conf, given, keys):
     assert recipe.given == {"artifact", *keys}
     named = {"evaluation.target", "evaluation.target_value", "strict"} if "recipe=ours" in given else set()
     assert recipe.named == named
-
-
-def test_a_recipe_that_only_lies_there_does_not_count(here):
-    (here / "artifact").mkdir()
-    (here / "recipe.yaml").write_text("strict: true\n")
-    (recipe,) = recipes_of("evaluate", "artifact=artifact")
-    assert (recipe.strict, recipe.given, recipe.named) == (False, {"artifact"}, set())
-    (recipe,) = recipes_of("evaluate", "artifact=artifact", "recipe=./recipe.yaml")
-    assert recipe.named == {"strict"}
 
 
 @pytest.mark.parametrize("choice", ["evaluation.target=recall", "+team/eval@evaluation=x"])

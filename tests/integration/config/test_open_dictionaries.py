@@ -46,21 +46,12 @@ def test_every_row_of_the_page_s_table_works_as_written(typed):
         ("data.label_map={true: violation, 'false': ok}", {"true": "violation", "false": "ok"}),
         ('data.label_map={"not: so, good": violation}', {"not: so, good": "violation"}),
         ("data.label_map.unsafe=violation", {"unsafe": "violation"}),
-        ("+data.label_map={unsafe: violation}", {"unsafe": "violation"}),
-        ("++data.label_map.1=violation", {"1": "violation"}),
         ("data.label_map.v1.0=violation", {"v1.0": "violation"}),
-        ("++data.label_map={1: violation}", {"1": "violation"}),
         ("data.label_map={}", {}),
     ],
 )
 def test_other_forms(typed, label_map):
     assert recipe_of("doctor", typed).data.label_map == label_map
-
-
-def test_the_other_open_dictionaries():
-    recipe = recipe_of("doctor", "policy.labels={bad: Yes, good: No}", "base.template_kwargs={enable_thinking: false}")
-    assert list(recipe.policy.labels.items()) == [("bad", "Yes"), ("good", "No")]
-    assert recipe.base.template_kwargs == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize("labels", [{"ok": "No", "violation": "Yes"}, {"a": "Yes", "b": "No"}])

@@ -20,12 +20,6 @@ HOSTILE = {  # the file, the line that the message names, and what it says
         1,
         "a recipe sets nothing of Hydra; give hydra.launcher.setup=...",
     ),
-    "a reference for Hydra": ("hydra: ${name}", 1, "a recipe sets nothing of Hydra; give hydra=..."),
-    "a search path": (
-        "hydra: {searchpath: [pkg://antigravity]}",
-        1,
-        "a recipe sets nothing of Hydra; give hydra.searchpath=...",
-    ),
     "a call": (f"policy:\n  labels:\n    {TARGET.splitlines()[0]}\n", 3, "_target_ calls code"),
     "a package": (f"# @package hydra.callbacks.x\n{TARGET}", 2, "_target_ calls code"),
     "another package": ("# @package data\ntrain: x\n", None, "'@package data' is Hydra's"),
@@ -35,11 +29,8 @@ HOSTILE = {  # the file, the line that the message names, and what it says
         "name: a file refers to settings alone, as ${name}",
     ),
     "the date": ("name: ${now:%Y}", 1, "name: a file refers to settings alone"),
-    "nested": ("name: ${oc.${scorer}:SECRET}", 1, "name: a file refers to settings alone"),
-    "behind an escaped one": ("name: \\${a}${oc.env:SECRET}", 1, "name: a file refers to settings alone"),
     "in a list": ("compare: {arms: ['${oc.env:SECRET}']}", 1, "compare.arms: a file refers"),
     "trust": ("base:\n  trust_remote_code: true\n", 2, "base.trust_remote_code is taken from the command line alone"),
-    "trust by reference": ("base: {trust_remote_code: '${strict}'}", 1, "base.trust_remote_code is taken"),
     "options of vLLM": ("serving: {arguments: [--trust-remote-code]}", 1, "serving.arguments is taken from"),
     "whom a server answers": ("serving: {host: 0.0.0.0}", 1, "serving.host is taken from the command line alone"),
     "a public upload": ("export: {private: false}", 1, "export.private is taken from the command line alone"),
@@ -48,11 +39,8 @@ HOSTILE = {  # the file, the line that the message names, and what it says
     "a server": ("scorer: http://far.example", 1, "scorer is taken"),
     "an option that leads out": ("base: ../../elsewhere", 1, "base=../../elsewhere: there is no such option"),
     "a launcher of Hydra's": ("defaults: [{override /hydra/launcher: ray_aws}]", 1, "defaults chooses options"),
-    "a package of an option": ("defaults: [{/training@data: quick}]", 1, "defaults chooses options"),
     "a file": ("defaults: [../../elsewhere]", 1, "defaults chooses options"),
     "no option": ("defaults: [{training: '${oc.env:SECRET}'}]", 1, "defaults chooses options"),
-    "no list": ("defaults: 7", 1, "defaults chooses options"),
-    "a list in the list": ("defaults: [[1]]", 1, "defaults chooses options"),
 }
 
 
@@ -141,10 +129,3 @@ def test_a_run_refers_to_no_environment(here):
     (here / "run.yaml").write_text(text)
     with pytest.raises(ConfigError, match="name: a file refers to settings alone"):
         read_saved_recipe(here / "run.yaml")
-
-
-def test_a_recipe_that_includes_itself(here, capsys):
-    (here / "recipe").mkdir()
-    (here / "recipe/a.yaml").write_text("recipe: b\n")
-    (here / "recipe/b.yaml").write_text("recipe: a\n")
-    refused(capsys, "includes itself", "check", "-cd", ".", "recipe=a")
