@@ -102,17 +102,6 @@ def test_a_failed_job_loses_no_other_and_finished_ones_are_skipped(here, launche
     assert list((here / "runs").glob(".sweep/*/jobs")) == []
 
 
-def test_a_job_that_only_says_so_by_its_exit_code_has_failed(here):
-    """As ``train`` does where a policy of a battery was left out."""
-    records = run_sweep(
-        "train",
-        ["-m", "--config-dir", "conf", "policy=glob(toy_*)", "base=smollm2", "data.train=rows.jsonl"],
-        lambda recipe: (int(recipe.policy.id == "toy_bad"), None, False), lambda error: 2, lambda text: None,
-    )  # fmt: skip
-    assert _highest(records) == 1
-    assert [(record.outcome, record.exit_code) for record in records] == [(DONE, 0), (FAILED, 1), (DONE, 0)]
-
-
 def test_a_process_that_dies_is_lost_and_named(here):
     """It writes no record; the launcher's own error is told, and the exit code says that something is to be done."""
 

@@ -1,6 +1,5 @@
 """Hydra's sweepers other than its own: they choose a job's values by what the jobs before it returned."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -65,17 +64,3 @@ def test_a_sweeper_reads_what_the_jobs_return(here, monkeypatch):
     assert [record.outcome for record in records] == [DONE, FAILED, DONE, DONE]
     assert [record.metric for record in records] == [pytest.approx(0.6), None, 0.0, pytest.approx(0.1)]
     assert [Path(record.where) for record in records] == [here / f"runs/run/{number}" for number in range(4)]
-
-
-@pytest.mark.skipif(importlib.util.find_spec("optuna") is None, reason="hydra-optuna-sweeper is not installed")
-@pytest.mark.filterwarnings("ignore")
-def test_optuna_finds_the_best_rate(here):
-    _, records = _sweep(
-        "hydra/sweeper=optuna", "hydra.sweeper.n_trials=6", "hydra.sweeper.sampler.seed=0",
-        "training.learning_rate=choice(0.1,0.2,0.4,0.8)",
-    )  # fmt: skip
-    assert len(records) == 6
-    assert all((record.outcome == FAILED) == (record.metric is None) for record in records)
-    (best,) = (here / "runs/.sweep").glob("*/optimization_results.yaml")
-    lowest = min(record.metric for record in records if record.metric is not None)
-    assert f"best_value: {lowest}" in best.read_text()
