@@ -83,12 +83,6 @@ def policy_case(content: str | bytes, *words: str, options: str = "") -> Case:
 
 POLICIES = {
     "no file": Case("train policy.file={here}/p.yaml", ["policy.file"]),
-    "not YAML": policy_case("id: a\ntitle: b: c\n", "p.yaml:2: not YAML"),
-    "unknown key": policy_case("id: toy\nrules: x\n", "p.yaml: unknown key 'rules'"),
-    "no such policy in it": policy_case(
-        "- {id: refunds}\n- {id: advice}\n", "no policy 'refund'", options="policy.id=refund"
-    ),
-    "several policies": policy_case("- {id: refunds}\n- {id: advice}\n", "pick one with policy.id="),
     "a word of many tokens": policy_case(
         "id: toy\nlabels: {violation: Incomprehensibility, ok: Immeasurability}\n", "Incomprehensibility"
     ),

@@ -3,22 +3,14 @@
 import dataclasses
 import json
 
-import pytest
 import torch
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import CONFIG_FILE, load_adapter, save_adapter
-from alora.config.schema import PromptSettings
-from alora.data.conversation import Conversation, LabelledConversation, Message
-from alora.errors import TrainingError
-from alora.policy import Policy
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
-from alora.prompt.render import Renderer
-from alora.training.examples import examples
 from tests.peft_reference import random_adapter
 from tests.toy_models import toy_model
-from tests.toy_tokenizers import toy_tokenizer
 
 PREFIX, SUFFIX, LABELS = tuple(range(20, 33)), (5, 6, 7, 40, 41), (11, 12)
 
@@ -67,17 +59,3 @@ def test_scoring_runs_the_adapter_in_the_bases_precision():
     logits = kept.label_logits([kept.prefix_kv(PREFIX)], [Pair(0, 0, SUFFIX, LABELS)])
     bank.release()
     assert not torch.equal(logits, label_logits(model, adapter))
-
-
-@pytest.mark.parametrize("planted", [True, False])
-def test_an_activation_elsewhere_stops_the_run_before_it_starts(planted):
-    policy = Policy("p", "Title", "Rule")
-    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings())
-    suffix = renderer.suffix(policy)
-    rows = [LabelledConversation(Conversation("c", (Message("user", "hi"),)), {"p": "ok"}, "train.jsonl:1")]
-    if not planted:
-        assert len(examples(rows, [policy], renderer, activated=True)) == 1
-        return
-    object.__setattr__(suffix, "token_ids", suffix.token_ids + suffix.invocation_ids)
-    with pytest.raises(TrainingError, match=r"train\.jsonl:1: PEFT would activate at token"):
-        examples(rows, [policy], renderer, activated=True)
