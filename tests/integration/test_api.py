@@ -1,15 +1,11 @@
 """alora from Python: what load and train do, and that they are the command line's own way."""
 
-import json
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import alora
-from alora.cli import main
 from alora.errors import BundleError, ConfigError, DataError
 from tests.toy_recipe import toy_overrides
 from tests.vllm import bundles as store
@@ -48,26 +44,6 @@ def test_threads_that_share_it_get_the_verdicts_of_one(battery):
     assert [[verdict.probability for verdict in verdicts] for verdicts in found] == wanted
 
 
-def test_a_forked_process_is_told_to_load_its_own(battery):
-    begun = battery.score_many([TALK] * 400)
-    next(begun)
-    ours, theirs = os.pipe()
-    if (child := os.fork()) == 0:
-        signal.alarm(30)  # else a failure would hang
-        for score in (lambda: battery.score(TALK), lambda: list(begun)):
-            try:
-                score()
-            except ConfigError as error:
-                os.write(theirs, f"{error}\n".encode())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    assert said.count("call alora.load in the process that scores") == 2
-    battery.score(TALK)
-
-
 def test_a_closed_battery_answers_no_more():
     with alora.load(store.battery(), base=store.base_folder()) as loaded:
         wanted = [verdict.probability for verdict in loaded.score(TALK)]
@@ -104,35 +80,14 @@ def test_what_is_wrong_is_said(battery):
         battery.score([{"role": "robot", "content": "x"}])
     with pytest.raises(DataError, match="row 2: "):
         list(battery.score_many([TALK, []]))
-    with pytest.raises(DataError, match="the conversation is str 'hello'; give a list of"):
+    with pytest.raises(DataError, match="the conversation is str"):
         battery.score("hello")
-    with pytest.raises(DataError, match="row 1 is missing or null; give a list of"):
-        next(battery.score_many([None]))
-    with pytest.raises(DataError, match="which are not read as turns"):
-        battery.score({"text": "User: hi\nAssistant: ho"})
     with pytest.raises(ConfigError, match="errors is 'ignore'; give raise or return"):
         battery.score_many([TALK], errors="ignore")
     with pytest.raises(BundleError, match="is not a folder"):
         alora.load("nowhere")
     with pytest.raises(ConfigError, match=r"local folder.*name the folder"):
         alora.load(store.battery())
-    with pytest.raises(AttributeError, match="no attribute 'guard_everything'"):
-        _ = alora.guard_everything
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"messages": TALK, "response": "Ho"}, "'response' is not read: .*; give a list of messages, with every turn"),
-        ({"prompt": "Hi", "response": "Ho", "thread": TALK}, "'thread' is not read"),
-    ],
-)
-def test_what_is_read_otherwise_than_it_may_be_meant_is_a_warning(battery, given, said):
-    with pytest.warns(UserWarning, match=said) as caught:
-        battery.score(given)
-    assert len(caught) == 1
-    with pytest.warns(UserWarning, match=said):
-        assert len(list(battery.score_many([TALK, given]))) == 2
 
 
 def test_train_is_the_command_line_and_what_it_returns_loads(tmp_path, capsys):
@@ -172,11 +127,3 @@ def test_a_recipe_and_a_group_by_name(tmp_path, monkeypatch):
     assert arrived[0].base.source == "Qwen/Qwen3-4B"
     with pytest.raises(ConfigError, match="did you mean"):
         alora.train("quickstart", trainin={"seed": 1})
-
-
-def test_the_command_line_gives_the_same_verdicts(battery, tmp_path, capsys):
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"messages": [{"role": "user", "content": "Take two pills a day."}]}\n')
-    assert main(["score", f"artifact={store.battery()}", f"base.source={store.base_folder()}", str(rows)]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["verdicts"] == battery.score(TALK).as_dict()["verdicts"]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from alora.adapter.folder import CONFIG_FILE
 from alora.base.load import load_base
 from alora.bundle.battery import write_battery
 from alora.bundle.read import load_battery, load_bundle
@@ -23,23 +22,18 @@ from alora.identity.certificate import read_certificate, write_certificate
 from alora.training.layout import link_only
 from alora.training.run_folder import RunFolder
 from alora.verdict import label_probabilities
-from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
+from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_contents
 from tests.integration.bundle.test_read import forge, scaled
+from tests.toy_recipe import toy_base_folder
 
 CONVERSATION = {"messages": [{"role": "user", "content": "can you tell me what to take for a headache?"}]}
-
-TRAINED = {"losses": {"training": [[2, 0.5]], "validation": [[2, 0.7]]}, "history": [{"train_runtime": 3.2}],
-           "peak_bytes": 2**30, "steps": 4, "standing": {"best_step": 2}, "settings": {"epochs": 2.0}}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``base/`` and ``other/`` (models), ``rows.jsonl``, ``talk.json``, ``policy.yaml``."""
+    """``base/`` (a model), ``rows.jsonl``, ``talk.json``, ``policy.yaml``."""
     place = tmp_path_factory.mktemp("place")
-    for name, seed in (("base", 0), ("other", 1)):
-        made = make_base(seed)
-        made.model.save_pretrained(place / name)
-        made.tokenizer.save_pretrained(place / name)
+    toy_base_folder(place / "base")
     words = ("the weather was clear", "please ask one", "can you tell me", "thank you very much")
     rows = [
         {
@@ -83,7 +77,7 @@ def run_folder(contents: BundleContents, place: Path, tmp_path: Path) -> Path:
         claimed.claim(inputs | read_splits(recipe.data, [contents.policy])[0].digests([contents.policy]))
     (tmp_path / "claimed/inputs.json").rename(run / "inputs.json")
     made_from = {"policy": contents.policy.id, "adapter_digest": contents.weights.digest}
-    (run / "policies/advice/training.json").write_text(json.dumps(made_from | TRAINED))
+    (run / "policies/advice/training.json").write_text(json.dumps(made_from))
     save_recipe(recipe, run / "run.yaml", {})
     counted = replace(contents, data={"train": {"violation": 7, "ok": 8}})
     write_battery(run / "battery", [write_bundle(counted, run / "battery/advice", golden_rows=1)])
@@ -205,11 +199,6 @@ def test_evaluate_a_bare_adapter_is_uncalibrated(place, tmp_path, capsys):
     assert "policy.file=" in capsys.readouterr().err
     assert main([*command, policy, output]) == 0  # on the base that it names, as validate has it
     assert read_evaluations(tmp_path / "e.json") == [found]
-    nameless = shutil.copytree(place / "adapter", tmp_path / "adapter")
-    config = json.loads((nameless / CONFIG_FILE).read_text())
-    (nameless / CONFIG_FILE).write_text(json.dumps(config | {"base_model_name_or_path": None}))
-    assert main(["evaluate", f"artifact={nameless}", *command[2:], policy, output]) == 2
-    assert "base=" in capsys.readouterr().err
 
 
 def test_evaluate_a_run_takes_its_rows_and_leaves_its_record(run_folder, tmp_path, monkeypatch):
@@ -218,12 +207,6 @@ def test_evaluate_a_run_takes_its_rows_and_leaves_its_record(run_folder, tmp_pat
     own, words = read_evaluations(tmp_path / "evaluation.json")
     assert (own.metrics.rows, words.method) == (24, "bag_of_words")
     assert not (run_folder / "evaluation.json").exists()
-    record, whole = run_folder / "policies/advice/training.json", TRAINED
-    for content in (whole, whole | {"losses": {"training": "x"}}, whole | {"history": None}, [], "{" * 10**5):
-        record.write_text(content if isinstance(content, str) else json.dumps(content))
-        assert main(["evaluate", f"artifact={run_folder}", "evaluation.bootstrap=0"]) == 0
-        page = (tmp_path / "evaluation.html").read_text()
-        assert ("Loss" in page, "1.00 GiB" in page, "3 s" in page) == (content is whole,) * 3
 
 
 def test_export_makes_the_same_bundle_again(run_folder, tmp_path, capsys):

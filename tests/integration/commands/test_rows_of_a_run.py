@@ -96,23 +96,6 @@ def test_what_the_command_spells_out_counts_even_where_it_is_the_default(place):
     assert "bag_of_words" not in evaluated(place, "data.train=null")
 
 
-def test_a_recipe_that_is_named_counts_as_the_command_line_does(trained, place, capsys):
-    for name, text in {
-        "default": "columns: {label: label}",
-        "map": "label_map: {red: violation}",
-        "train": f"train: {place / 'turned.jsonl'}",
-    }.items():
-        (place / f"{name}.yaml").write_text(f"data: {{{text}}}\n")
-    right = evaluated(place)
-    assert evaluated(place, f"recipe={place / 'default.yaml'}")["alora"] == pytest.approx(1 - right["alora"])
-    assert evaluated(place, f"recipe={place / 'map.yaml'}") == right  # joined to the run's
-    assert evaluated(place, f"recipe={place / 'run/run.yaml'}") == right
-    turned = (trained / "train.jsonl").read_text().replace("red", "x").replace("blue", "red").replace("x", "blue")
-    (place / "turned.jsonl").write_text(turned)
-    for given in (f"data.train={place / 'turned.jsonl'}", f"recipe={place / 'train.yaml'}"):
-        assert evaluated(place, given)["bag_of_words"] == pytest.approx(1 - right["bag_of_words"])
-
-
 def test_a_threshold_fitted_to_named_rows_reads_them_as_the_run_does(place):
     before = threshold(place)
     assert main(["recalibrate", f"artifact={place / 'run'}", f"data.validation={place / 'validation.jsonl'}"]) == 0
@@ -120,25 +103,6 @@ def test_a_threshold_fitted_to_named_rows_reads_them_as_the_run_does(place):
     named = ["data.columns.label=label", f"data.validation={place / 'validation.jsonl'}"]
     assert main(["recalibrate", f"artifact={place / 'run'}", *named]) == 0
     assert threshold(place) != pytest.approx(before)
-
-
-@pytest.mark.parametrize("content", [None, '{"prompt": "message says red", "human": "violation"}\n' * 3])
-def test_training_rows_that_are_gone_or_others_cost_the_bag_of_words_alone(
-    trained, place, capsys, monkeypatch, content
-):
-    run_yaml = place / "run/run.yaml"  # which names the first folder's rows
-    run_yaml.write_text(run_yaml.read_text().replace(str(trained / "train.jsonl"), str(place / "train.jsonl")))
-    assert "bag_of_words" in evaluated(place)
-    capsys.readouterr()
-    (place / "train.jsonl").unlink() if content is None else (place / "train.jsonl").write_text(content)
-    assert evaluated(place).keys() == {"alora"}
-    said = capsys.readouterr()
-    assert "no bag of words: " in said.out + said.err
-    assert "train.jsonl" in said.out + said.err
-    (place / "recipe.yaml").write_text(f"data:\n  train: {place / 'train.jsonl'}\n")  # as it lies beside most runs
-    monkeypatch.chdir(place)
-    assert evaluated(place).keys() == {"alora"}
-    assert main(["evaluate", f"artifact={place / 'run'}", f"data.train={place / 'gone.jsonl'}"]) == 2  # asked for
 
 
 @pytest.mark.parametrize("of", ["run", "run/battery/toy", "run/policies/toy/adapter"])
@@ -162,29 +126,6 @@ def test_a_setting_that_would_change_nothing_is_refused(trained, place, capsys, 
     assert "evaluation.target: without effect on alora evaluate" in capsys.readouterr().err
 
 
-def test_a_bundle_is_copied_as_it_is_or_not_at_all(place, capsys):
-    given = ["export", f"artifact={place / 'run/battery/toy'}", f"output={place / 'copy'}"]
-    assert main([*given, "prompt.layout=turns"]) == 2
-    assert "prompt.layout" in capsys.readouterr().err
-    assert not (place / "copy").exists()
-    assert main([*given, "prompt.layout=transcript", "export.license=mit"]) == 0
-    assert "export.license: without effect" in capsys.readouterr().err
-
-
-def test_jobs_of_a_sweep_never_write_to_one_place(place, capsys):
-    artifact, targets = f"artifact={place / 'run'}", ["evaluation.target=recall", "evaluation.target_value=0.3,0.95"]
-    before = threshold(place)
-    assert main(["recalibrate", "-m", artifact, *targets]) == 2
-    assert "would write to one place" in capsys.readouterr().err
-    assert threshold(place) == before
-    same = f"output={place}/out,{place}/./out"
-    assert main(["evaluate", "-m", artifact, same]) == 2
-    each = f"output={place}/out/${{hydra:job.num}}"
-    assert main(["evaluate", "-m", artifact, "evaluation.bootstrap=5,6", each]) == 0
-    assert {path.name for path in (place / "out").iterdir()} == {"0", "1"}
-    assert f"{place}/out/1" in capsys.readouterr().out
-
-
 def test_figures_on_rows_that_the_run_was_trained_on_are_no_news(place, capsys):
     """Nor do they say anything of a bag of words, which knows them, too."""
     run_yaml = place / "run/run.yaml"  # which names the first folder's rows
@@ -198,14 +139,9 @@ def test_figures_on_rows_that_the_run_was_trained_on_are_no_news(place, capsys):
     told = capsys.readouterr().err
     assert "30 of its 54 test rows are rows that it was trained on or calibrated by" in told
     assert "WORDS_BEAT_ADAPTER" not in told
-    for tested, train, leaks in (
-        ("train", "test", {"alora": 40, "bag_of_words": 0}),
-        ("test", "test", {"alora": 0, "bag_of_words": 24}),
-        ("validation", "null", {"alora": 24}),
-    ):
-        given = train if train == "null" else place / f"{train}.jsonl"
-        evaluated(place, f"data.test={place / f'{tested}.jsonl'}", f"data.train={given}")
-        found = read_evaluations(place / "out" / "evaluation.json")
-        assert {item.method: item.trained_on for item in found} == leaks, "the adapter knows the run's own rows"
+    evaluated(place, f"data.test={place / 'train.jsonl'}", f"data.train={place / 'test.jsonl'}")
+    found = read_evaluations(place / "out" / "evaluation.json")
+    leaks = {"alora": 40, "bag_of_words": 0}
+    assert {item.method: item.trained_on for item in found} == leaks, "the adapter knows the run's own rows"
     evaluated_strictly = ["evaluate", f"artifact={place / 'run'}", f"data.test={place / 'mixed.jsonl'}", "strict=true"]
     assert main([*evaluated_strictly, f"output={place / 'out'}"]) == 1

@@ -6,15 +6,7 @@ from pathlib import Path
 import pytest
 
 import alora
-from alora.bundle.read import load_battery
 from alora.cli import main
-from alora.config.schema import DataSettings
-from alora.errors import RunError
-from alora.guard.core import GuardCore
-from alora.guard.packed import PackedReader
-from alora.guard.reader import Served
-from alora.guard.standalone import make_app
-from tests.clients import listening
 from tests.vllm import bundles as store
 
 TEXTS = ("Where is my parcel?", "Take two pills a day.", "A refund, please! " * 9, "Nein, danke: \u2028 done.")
@@ -68,46 +60,6 @@ def test_without_output_the_lines_are_printed_alone(rows, wanted, capsys):
     assert equal(read(capsys.readouterr().out)[1], wanted)
 
 
-def test_rows_on_a_guard(rows, wanted, capsys):
-    bundles = load_battery(store.battery())
-    reader = PackedReader(store.base(), bundles)
-    guard = GuardCore([Served.of(bundle) for bundle in bundles], bundles[0].renderer(store.base()), reader)
-    with listening(make_app(guard)) as url:
-        assert score(rows, f"scorer={url}") == 0
-        assert equal(read(capsys.readouterr().out)[1], wanted)
-        assert score(rows, f"scorer={url}", f"policies=[{bundles[1].policy.id}]") == 0
-        assert equal(read(capsys.readouterr().out)[1], [mine[1:] for mine in wanted])
-
-
-def test_one_conversation_is_split_into_turns_as_the_runs_rows_are(tmp_path, capsys, monkeypatch):
-    read_as = DataSettings(role_map={"Agent": "assistant", "Customer": "user"})
-    monkeypatch.setattr("alora.commands.score.settings_as_trained", lambda *_: read_as)
-    row, talk = tmp_path / "row.jsonl", tmp_path / "talk.json"
-    for file in (row, talk):
-        file.write_text(json.dumps({"id": "one", "text": "Agent: hello\nCustomer: hi"}))
-    assert (score(row), score(talk, "json=true")) == (0, 0)
-    said, noted = capsys.readouterr()
-    line, _, document = said.partition("\n")
-    assert json.loads(document) == json.loads(line)
-    assert noted.count("role 'Agent' is read as assistant") == 2
-
-    read_as.columns.messages = "context,customer,agent"
-    for file in (row, talk):
-        file.write_text(json.dumps({"context": "Docs.", "customer": "Hi", "agent": "Hello", "text": "?"}))
-    assert (score(row), score(talk, "json=true")) == (0, 0)
-    line, _, document = capsys.readouterr().out.partition("\n")
-    assert json.loads(document)["verdicts"] == json.loads(line)["verdicts"]
-    talk.write_text(json.dumps({"id": "one", "text": "hello"}))
-    read_as.columns.messages = "messages"
-
-    def unknown(*_):
-        raise RunError("its records disagree")
-
-    monkeypatch.setattr("alora.commands.score.settings_as_trained", unknown)
-    assert score(talk) == 0
-    assert "its records disagree; rows are read by this command's settings alone" in capsys.readouterr().err
-
-
 def test_a_bad_row_is_named_and_nothing_is_written(rows, tmp_path, capsys):
     rows.write_text(rows.read_text() + '{"messages": []}\n[\n')
     output = tmp_path / "verdicts.jsonl"
@@ -127,18 +79,3 @@ def test_a_row_that_is_too_long_is_named_and_the_old_file_stays(rows, tmp_path, 
     assert "rows.jsonl:3: the conversation: the prompt has" in capsys.readouterr().err
     assert output.read_text() == before
     assert [entry.name for entry in tmp_path.iterdir() if "alora-part" in entry.name] == []
-
-
-def test_an_artifact_that_is_neither_folder_nor_on_the_hub(rows, monkeypatch, capsys):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert main(["score", "artifact=nobody/quikstart", str(rows)]) == 2
-    said = capsys.readouterr().err
-    assert "there is no folder nobody/quikstart, and it cannot be fetched from the hub" in said
-    assert "HF_HUB_OFFLINE" in said
-
-
-def test_a_run_folder_comes_first_and_alone_it_is_no_conversation(rows, wanted, capsys):
-    assert main(["score", str(store.battery()), str(rows), f"base.source={store.base_folder()}"]) == 0
-    assert equal(read(capsys.readouterr().out)[1], wanted)
-    assert main(["score", str(store.battery())]) == 2
-    assert f"is a folder, and no conversation; give alora score {store.battery()} FILE.json" in capsys.readouterr().err

@@ -169,22 +169,7 @@ def test_the_rows_to_label_are_read_by_the_columns_that_they_were_scored_by(tmp_
     rows = rejected(Path("rows.jsonl"))
     assert [row["id"] for row in rows] == [f"t{n}" for n in range(20)]
     assert [message["role"] for message in rows[0]["messages"]] == ["user", "assistant"]
-    for number, row in enumerate(rows):
-        row["labels"] = dict.fromkeys(row["labels"], ("violation", "ok")[number % 2])
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    Path("more.csv").write_text("ticket,customer,agent,promised\nx1,Where?,Here.,ok\nx2,Why?,So.,violation\n")
-    policy = [f"policy.id={next(iter(rows[0]['labels']))}", "policy.title=Title"]
-    given = [*policy, f"base.source={store.base_folder()}", "data.columns.label=promised", *columns, "json=true"]
-    for files, count in (("rows.jsonl", 20), ("more.csv,rows.jsonl", 22)):
-        capsys.readouterr()
-        main(["check", *given, f"data.train=[{files}]", f"data.validation=[{files}]", "data.test=rows.jsonl"])
-        splits = json.loads(capsys.readouterr().out)["splits"]
-        assert [split["rows"] for split in splits.values()] == [count, count, 20]
     assert main([*asked, "output=same.jsonl", columns[0]]) == 0  # and what the job says where the user says nothing
     assert [row["id"] for row in rejected(Path("same.jsonl"))] == [f"t{n}" for n in range(20)]
-    Path("talks.csv").write_text("ticket,chat\n" + "".join(f"t{n},agent: Hi\n" for n in range(20)))
-    assert score("talks.csv", tmp_path / "w.parquet", "data.columns.messages=chat", "data.role_map={agent: user}") == 0
-    talks = ["label", "verdicts=w.parquet", "data=talks.csv", "output=talks.jsonl", "data.columns.messages=chat"]
-    assert main(talks) == 0
     assert main([*asked, "output=again.jsonl", "data.columns.messages=agent"]) == 2  # what the user says counts
     assert "give data= as alora score had it, and data.columns" in capsys.readouterr().err

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,10 +15,8 @@ from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
 from tests.integration.client.conftest import base, bundles, renderer
-from tests.integration.commands.test_score_logs import ROWS, arguments, log, rejected, score
-from tests.integration.guard.raw_server import http, server
+from tests.integration.commands.test_score_logs import ROWS, log, rejected, score
 from tests.integration.guard.test_client import url
-from tests.integration.guard.test_hostile import POLICY
 
 __all__ = ["base", "bundles", "log", "renderer", "url"]
 
@@ -123,24 +119,3 @@ def test_actors_that_ask_a_guard(url, log, tmp_path):
     assert main([*asked, f"output={tmp_path / 'many'}", *ON_RAY]) == 0
     for file in (tmp_path / "alone").iterdir():
         assert (tmp_path / "many" / file.name).read_bytes() == file.read_bytes()
-
-
-def test_what_an_actor_finds_wrong_is_said_as_it_is(log, tmp_path, capsys):
-    listed = iter([http(200, json.dumps({"policies": [POLICY]}).encode())])
-    with server(lambda path: next(listed, http(500, b"no more"))) as url:  # listed to the command, not to the actor
-        asked = ["score", f"scorer={url}", f"data={log}", f"output={tmp_path / 'v'}", "cluster=ray", "logs.actors=1"]
-        assert main(asked) == 2
-    said = capsys.readouterr().err
-    assert f"\nalora: {url} answered 500: no more" in said
-    assert "Dataset" not in said  # Ray Data has nothing to say
-    assert "Traceback" not in said
-
-
-@pytest.mark.parametrize("address", ["garbage", "127.0.0.1:1"])
-def test_a_cluster_that_is_not_there_is_named(address, log, tmp_path):
-    environment = os.environ | {"RAY_ADDRESS": address, "ALORA_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "alora", *arguments(log, tmp_path / "v", *ON_RAY)]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert found.returncode == 2, found.stderr
-    assert f"RAY_ADDRESS is {address}; name one that runs" in found.stderr
-    assert "Traceback" not in found.stderr

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 
 import pytest
@@ -54,23 +53,6 @@ def test_sound_rows_are_ready_and_summed_up(tmp_path, base, capsys):
     ]  # fmt: skip
 
 
-def test_wrong_labels_of_every_policy_are_told_in_every_split(tmp_path, base, capsys):
-    """Of a battery, a policy that is unusable is left out; here all are, by their training rows alone."""
-    policies = tmp_path / "policies.yaml"
-    policies.write_text("- {id: refunds, rule: Rule.}\n- {id: insults, rule: Rule.}\n")
-    wrong = [{"prompt": f"talk {n}", "labels": {"refunds": "yes", "insults": "no"}} for n in range(4)]
-    sound = [{"prompt": f"chat {n}", "labels": {"refunds": "ok", "insults": "maybe"}} for n in range(4)]
-    data = DataSettings(train=write(tmp_path, "t.jsonl", wrong), validation=write(tmp_path, "v.jsonl", sound))
-    several = recipe(base, data)
-    several.policy, several.policies = PolicySettings(file=str(policies)), ["*"]
-    assert run(several) == 2
-    errors = [line for line in capsys.readouterr().out.splitlines() if "[LABEL_UNKNOWN]" in line]
-    found = [re.findall(r"label '(\w+)' .* of policy '(\w+)'; .*first: (\S+)\)", line) for line in errors]
-    assert sorted(found) == [
-        [("maybe", "insults", "v.jsonl:1")], [("no", "insults", "t.jsonl:1")], [("yes", "refunds", "t.jsonl:1")]
-    ]  # fmt: skip
-
-
 def test_everything_wrong_is_told_in_one_run(tmp_path, base, capsys):
     bad_word = PolicySettings(title="Title", labels={"violation": "Unauthorized!", "ok": "No"})
     data = DataSettings(
@@ -91,17 +73,6 @@ def test_everything_wrong_is_told_in_one_run(tmp_path, base, capsys):
     assert "none.jsonl: no such file" in out
     assert "the answer word 'Unauthorized!' is" in out
     assert "5 errors, 0 warnings: not ready to train" in out
-
-
-def test_warnings_fail_only_when_asked(tmp_path, base, capsys):
-    data = DataSettings(
-        train=write(tmp_path, "train.jsonl", rows()),
-        validation=write(tmp_path, "validation.jsonl", rows(20, "chat")),
-        test=write(tmp_path, "test.jsonl", rows(20)),
-    )
-    assert run(recipe(base, data)) == 0
-    assert "warning: test: 20 of its 20 rows are also in train" in capsys.readouterr().out
-    assert run(recipe(base, data, strict=True)) == 1
 
 
 def test_the_report_as_json(tmp_path, base, capsys):
@@ -192,44 +163,7 @@ def test_a_threshold_needs_ten_positives(positives, code, tmp_path, base, capsys
     capsys.readouterr()
 
 
-def test_a_policy_s_unknown_key_is_a_note_and_a_wrong_policy_stops_its_whole_file(tmp_path, base, capsys):
-    file = write(
-        tmp_path,
-        "policies.yaml",
-        ["- {id: mine, owner: me, severity: high, metadata: {tags: [a]}}", "- {id: other, rule: '3'}"],
-    )
-    data = DataSettings(train=write(tmp_path, "train.jsonl", rows(200)))
-    asked = recipe(base, data, json=True)
-    asked.policy = PolicySettings(file=file, id="mine")
-    assert run(asked) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["findings"] == []
-    told = [key for key in ("owner", "severity", "metadata") if f"alora reads no key {key!r}" in str(report["notes"])]
-    assert told == ["owner", "severity"]
-    write(tmp_path, "policies.yaml", ["- {id: mine}", "- {id: other, rule: 3}"])
-    assert run(asked) == 2
-    assert "POLICY_UNUSABLE" in capsys.readouterr().out
-
-
-def test_how_rows_were_read_is_told(tmp_path, base, capsys):
-    dump = [
-        {"conversations": [{"from": "human", "value": f"{item['messages'][0]['content']}"}], "label": item["label"]}
-        for item in rows(200)
-    ]
-    data = DataSettings(train=write(tmp_path, "dump.json", [json.dumps(dump)]))
-    assert run(recipe(base, data)) == 0
-    out = capsys.readouterr().out
-    assert 'dump.json is read as sharegpt (a list of {"from", "value"}: \'conversations\' holds messages)' in out
-    assert "  dump.json:3: user: talk ac\n" in out
-    assert "note: role 'human' is read as user (200 times)" in out
-    assert run(recipe(base, data, json=True)) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["notes"]["role 'human' is read as user"] == 200
-    (look,) = report["formats"].values()
-    assert (look["format"], len(look["rows"])) == ("sharegpt", 3)
-
-
-def test_rows_as_tokens(tmp_path, base, capsys, monkeypatch):
+def test_rows_as_tokens(tmp_path, base, capsys):
     content = [*rows(200)]
     content[0] = row("talk \x1b[2J " + "word " * 200 + "end", "violation")
     data = DataSettings(
@@ -245,11 +179,3 @@ def test_rows_as_tokens(tmp_path, base, capsys, monkeypatch):
     assert "invocation tokens:\n  <|im_start|>|user|\\n|Policy| check|:\n" in out
     assert out.count("taken by truncation, ") == 1
     assert re.search(r"label token, id \d+:\n  Yes\n", out)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert run(shown) == 0
-    out = capsys.readouterr().out
-    assert "\x1b[43;1;30mYes\x1b[0m" in out
-    assert "\x1b[2J" not in out
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert run(shown) == 0
-    assert "\x1b" not in capsys.readouterr().out

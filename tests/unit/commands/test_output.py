@@ -6,7 +6,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from alora.atomic import write_json, write_text
+from alora.atomic import write_text
 from alora.batch.stored_verdicts import METADATA
 from alora.cli import report
 from alora.commands.output import report_file, report_file_in, say, say_json, table
@@ -14,7 +14,6 @@ from alora.errors import ConfigError, PolicyError
 from alora.evaluation.report import render_overview
 from alora.evaluation.scored import write_predictions
 from alora.text import note
-from alora.verdict import Verdict, Verdicts
 
 
 def test_remarks_stay_out_of_the_result(capsys):
@@ -23,14 +22,6 @@ def test_remarks_stay_out_of_the_result(capsys):
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"a": [1, None]}
     assert captured.err == "a remark\n"
-
-
-def test_half_of_a_surrogate_pair_is_escaped(capsys, tmp_path):
-    said = {"label \ud800": ["\udcff", "😀 größer"]}
-    write_json(tmp_path / "report.json", said)
-    say_json(said)
-    for text in ((tmp_path / "report.json").read_text("utf-8"), capsys.readouterr().out):
-        assert json.loads(text) == said
 
 
 def test_received_text_does_not_steer_the_terminal(capsys):
@@ -84,13 +75,6 @@ def test_a_report_replaces_no_file_of_another_kind(name, tmp_path):
             report_file(place)
 
 
-def test_verdicts_in_lines_are_replaced_with_and_without_blank_ones(tmp_path):
-    verdict = Verdict("p", "ok", 0.1, 0.5, "d", {"violation": 0.1, "ok": 0.9})
-    line = json.dumps(Verdicts("c", (verdict,), 7, windows=2).as_dict())
-    (tmp_path / "v.jsonl").write_text(f"{line}\n\n{line}\n \n")
-    assert report_file(tmp_path / "v.jsonl") == tmp_path / "v.jsonl"
-
-
 def test_pages_and_tables_of_alora_are_reports_and_no_others(tmp_path):
     page, rows = tmp_path / "e.html", tmp_path / "e.parquet"
     write_text(page, render_overview({}, {}))
@@ -111,13 +95,6 @@ def test_a_report_replaces_a_report(name, tmp_path):
     file = tmp_path / "file.json"
     file.write_text(json.dumps(REPORTS[name]))
     assert report_file(file) == file
-
-
-def test_a_report_replaces_nothing_that_is_no_file(tmp_path):
-    (tmp_path / "nowhere").symlink_to("missing")
-    for place in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(ConfigError, match="is not a report"):
-            report_file(place)
 
 
 def test_records_of_a_bundle_a_run_and_an_adapter_are_no_place_for_a_report(tmp_path):
