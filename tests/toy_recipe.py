@@ -22,10 +22,10 @@ QUICK = (
 )
 
 
-def toy_base_folder(folder: Path, head_dim: int = 8) -> Path:
+def toy_base_folder(folder: Path, head_dim: int = 8, seed: int = 0) -> Path:
     """A random Qwen3-shaped base with its tokenizer."""
     tokenizer = toy_tokenizer("qwen3")
-    toy_model("qwen3", vocab=len(tokenizer), head_dim=head_dim).save_pretrained(folder)
+    toy_model("qwen3", seed=seed, vocab=len(tokenizer), head_dim=head_dim).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -8,18 +8,8 @@ from alora.config.schema import BaseSettings, PromptSettings
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from tests.peft_reference import random_adapter
-from tests.toy_models import toy_model
-from tests.toy_tokenizers import toy_tokenizer
 
 POLICY = Policy("late", "Late delivery", "The assistant must not promise a delivery date.")
-
-
-def write_base(folder: Path, seed: int = 0) -> Path:
-    """A toy base that :func:`load_base` loads."""
-    tokenizer = toy_tokenizer("qwen3")
-    toy_model("qwen3", seed=seed, vocab=len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def load(folder: Path) -> LoadedBase:

@@ -1,7 +1,5 @@
 """A cached prefix handed to the adapter: the bytes stay, the logits follow; and each way to break that is seen."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -13,11 +11,11 @@ from tests.toy_models import FAMILIES
 CONVERSATION = 2  # the longer of the two prompts: 40 tokens of prefix, far beyond the sliding window
 
 
-@pytest.fixture(params=[(family, dtype) for family in FAMILIES for dtype in DTYPES], ids=str)
-def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+@pytest.fixture(scope="module", params=[(family, dtype) for family in FAMILIES for dtype in DTYPES], ids=str)
+def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stage:
     family, dtype = request.param
     base = toy_base(family)
-    return stage(base, write_adapter(base, tmp_path / "adapter"), dtype)
+    return stage(base, write_adapter(base, tmp_path_factory.mktemp(family) / "adapter"), dtype)
 
 
 def full_logits(staged: Stage, call) -> torch.Tensor:
@@ -61,19 +59,6 @@ def test_one_changed_bit_in_the_cache_is_seen(staged: Stage):
     assert outcome.prefix_changed == 1
     assert not outcome.passed
     assert outcome.logits_error <= outcome.bound  # the logits alone would not have told
-
-
-def test_not_finite_logits_do_not_pass(staged: Stage):
-    call = staged.calls[0]
-    wanted = full_logits(staged, call)
-    wanted[3] = float("nan")
-    outcome = hand_over(staged.bare, staged.models.alora, call, wanted)
-    assert (outcome.logits_error, outcome.passed) == (None, False)
-
-
-def test_a_padded_call_is_refused(staged: Stage):
-    with pytest.raises(ValueError, match="too many values to unpack"):
-        hand_over(staged.bare, staged.models.alora, staged.batch, torch.zeros(1))
 
 
 def test_bounds_are_tighter_than_the_adapter_effect(staged: Stage):

@@ -18,7 +18,8 @@ from alora.identity.certify import certify
 from alora.identity.pytest_plugin import assert_kv_identity
 from alora.prompt.render import Renderer
 from alora.training.run_folder import RunFolder
-from tests.integration.identity.on_disk import POLICY, load, write_adapter_for, write_base
+from tests.integration.identity.on_disk import POLICY, load, write_adapter_for
+from tests.toy_recipe import toy_base_folder
 
 QUICK = IdentitySettings(dtypes=["float32"], conversations=1, negative_controls=False)
 
@@ -26,7 +27,7 @@ QUICK = IdentitySettings(dtypes=["float32"], conversations=1, negative_controls=
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("validate")
-    base = load(write_base(root / "base"))
+    base = load(toy_base_folder(root / "base"))
     return {"base": root / "base"} | {
         kind: write_adapter_for(base, root / kind, kind) for kind in ("alora", "lora", "zero")
     }
@@ -58,17 +59,6 @@ def test_a_plain_lora_exits_1_and_is_named(folders, tmp_path: Path, capsys: pyte
     assert not report.exists()
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("corda_config", 1), ("velora_config", {}), ("lora_dropout", "none"), ("lora_dropout", 2.0)]
-)
-def test_an_adapter_that_peft_cannot_load_is_refused(folders, tmp_path: Path, capsys, key: str, value: object):
-    adapter = shutil.copytree(folders["alora"], tmp_path / "adapter")
-    config = adapter / "adapter_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {key: value}))
-    assert validate(f"artifact={adapter}", f"base.source={folders['base']}", "identity.dtypes=[float32]") == 2
-    assert f"PEFT cannot load {adapter} (" in capsys.readouterr().err
-
-
 def test_rows_of_the_users_own_data(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     rows = tmp_path / "test.jsonl"
     messages = [{"role": "user", "content": "When will it arrive?"}, {"role": "assistant", "content": "Tomorrow."}]
@@ -98,9 +88,6 @@ def test_a_run_folder_brings_its_base_and_policy(folders, tmp_path: Path, capsys
     assert validate(f"artifact={tmp_path / 'run'}", "identity.dtypes=[float32]") == 0
     assert f"on base {folders['base']}" in capsys.readouterr().out
     assert assert_kv_identity(tmp_path / "run", folders["base"], settings=QUICK).passed
-    other = write_base(tmp_path / "other", seed=1)
-    with pytest.raises(BundleError, match="does not fit the base"):
-        assert_kv_identity(tmp_path / "run", other, settings=QUICK)
     shutil.copytree(home, home.with_name("second"))
     with pytest.raises(ConfigError, match="holds 2 policies; name the folder of one, such as"):
         assert_kv_identity(tmp_path / "run", folders["base"], settings=QUICK)
@@ -123,14 +110,8 @@ def test_a_bundle_is_validated_on_its_own_base_only(folders, tmp_path: Path, cap
     assert "base.source=FOLDER" in capsys.readouterr().err
     assert validate(f"artifact={tmp_path / 'bundle'}", f"base.source={folders['base']}") == 0
     assert "KV identity holds" in capsys.readouterr().out
-    other = write_base(tmp_path / "other", seed=1)
+    other = toy_base_folder(tmp_path / "other", seed=1)
     assert validate(f"artifact={tmp_path / 'bundle'}", f"base.source={other}") == 2
     assert "does not fit the base" in capsys.readouterr().err
-    assert assert_kv_identity(tmp_path / "bundle", folders["base"], settings=QUICK).passed
     with pytest.raises(BundleError, match="does not fit the base"):
         assert_kv_identity(tmp_path / "bundle", other, settings=QUICK)
-    for file, said in (("alora.json", "was changed after it was written"), ("adapter_config.json", "expected")):
-        changed = shutil.copytree(tmp_path / "bundle", tmp_path / f"changed {file}")
-        (changed / file).write_text((changed / file).read_text().replace("true", "false", 1))
-        with pytest.raises(BundleError, match=said):
-            assert_kv_identity(changed, folders["base"], settings=QUICK)
