@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-AUDIT_LOG = "AUDIT_LOG"  # an environment variable: the file that takes every address that a socket is connected to
 _PATIENCE = 600  # seconds
 _STOCK_EXECUTE_CHILD = subprocess.Popen._execute_child
 _SERVER = multiprocessing.get_context("forkserver")
@@ -115,18 +114,6 @@ def kill_when(process: Forked, reached: Callable[[], bool]) -> None:
     process.communicate()
 
 
-def write_down_connections(file: str) -> None:
-    """From now on, every address that a socket of this process is connected to, into ``file``."""
-    log = Path(file).open("a")  # noqa: SIM115 open until the process ends, or is killed
-
-    def heard(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "socket.connect":
-            log.write(f"{arguments[1]!r}\n")
-            log.flush()
-
-    sys.addaudithook(heard)
-
-
 def _run(
     command: list[str], environment: dict[str, str], folder: str, largest_file: int | None, output: str, errors: str
 ) -> None:
@@ -137,8 +124,6 @@ def _run(
         os.dup2(written, stream)
         os.close(written)
     os.chdir(folder)
-    if AUDIT_LOG in environment:
-        write_down_connections(environment[AUDIT_LOG])
     _start_warm()
     sys.exit(_become(command, environment))
 

@@ -44,18 +44,6 @@ def test_killed_under_torchrun_goes_on_under_accelerate_as_in_one_process(tmp_pa
     assert names(tmp_path / "two") == names(tmp_path / "one")
 
 
-@pytest.mark.parametrize("launcher", [TORCHRUN], ids=["torchrun"])
-def test_what_is_wrong_for_all_is_said_once(tmp_path, launcher):
-    (tmp_path / "policy.yaml").write_text("id: toy\ntitle: No red\nrule: Nobody says red.\n")
-    (tmp_path / "train.jsonl").write_text('{"messages": [], "label": "violation"}\n')
-    arguments = ["base=smollm2", f"policy.file={tmp_path}/policy.yaml", f"data.train={tmp_path}/train.jsonl"]
-    code, output, errors = finish(start(launcher, "-m", "alora", "train", *arguments, f"run_dir={tmp_path}/run"))
-    assert code == 1
-    assert errors.count("alora: ") == 1
-    assert "train.jsonl:1" in errors
-    assert "verdict" not in output
-
-
 @pytest.mark.timeout(200)  # no process waits for one that is gone
 def test_one_process_that_fails_ends_all_with_its_own_message(tmp_path):
     code, _, errors = finish(start(TORCHRUN, "-m", "tests.integration.distributed.one_fails"))

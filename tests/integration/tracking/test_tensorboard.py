@@ -57,16 +57,6 @@ def test_tracking_changes_no_byte_of_the_adapter(runs):
     assert not (runs / "plain/tracking").exists()
 
 
-def test_tracking_may_change_between_two_calls(runs, monkeypatch, capsys):
-    """It is no setting of the run; a run that is finished is not recorded again."""
-    monkeypatch.setenv("ALORA_CACHE", str(runs / "cache"))
-    before = sorted((runs / "tracked/tracking/tensorboard").iterdir())
-    overrides = [*toy_overrides(runs, runs / "tracked"), *SMALL]
-    assert main(["train", *overrides, "tracking=tensorboard"]) == 0
-    assert main(["train", *overrides, "training.max_steps=3"]) == 2  # negative control: a setting that is one
-    assert sorted((runs / "tracked/tracking/tensorboard").iterdir()) == before
-
-
 def _tracked(folder: Path, resumed: bool, notes: list[str]):
     recipe = Recipe(run_dir=str(folder), tracking=TrackingSettings(kind="tensorboard"))
     return start_tracking(recipe, folder, resumed, notes.append)
