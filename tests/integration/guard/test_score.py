@@ -42,17 +42,3 @@ def test_the_verdicts_are_the_guards_and_no_row_is_lost(url, log, tmp_path, caps
     assert main(["score", "scorer=http://127.0.0.1:1", f"data={log}", f"output={tmp_path / 'w.parquet'}"]) == 2
     assert "does not answer" in capsys.readouterr().err
     assert not (tmp_path / "w.parquet.parts").exists()
-
-
-def test_policies_that_change_under_way_stop_the_job(url, log, tmp_path, capsys, monkeypatch):
-    from alora.client.guard import Guard
-
-    served = Guard.policies
-
-    def others(self):
-        return [one.model_copy(update={"adapter": f"{one.policy}@000000000000"}) for one in served(self)]
-
-    monkeypatch.setattr(Guard, "policies", others)
-    assert main(["score", f"scorer={url}", f"data={log}", f"output={tmp_path / 'v.parquet'}"]) == 1
-    assert "@000000000000" in capsys.readouterr().err
-    assert not (tmp_path / "v.parquet").exists()
