@@ -11,7 +11,7 @@ from alora.data.conversation import Conversation, Message
 from alora.errors import CheckFailed, ConfigError, PromptRefused
 from alora.transport import Full, Unreachable, refusal
 from alora.wire.native import GuardResponse, PolicyCard, PolicyVerdict, Timing, Usage
-from tests.unit.test_transport import server
+from tests.unit.test_transport import raw
 
 POLICY = PolicyCard(policy="advice", title="Advice", rule="No advice.", adapter="advice@" + "ab" * 8, digest="ab" * 8,
                     action="block", tags=(), labels=("violation", "ok"), threshold=0.5)  # fmt: skip
@@ -124,7 +124,9 @@ def test_a_guard_that_does_not_answer_is_not_waited_for(guard):
 
 
 def test_the_wait_is_that_of_the_answer():
-    with server(429, retry_after="7", content={"error": {"message": "full"}}) as (url, _), Guard(url) as guard:
+    body = b'{"error": {"message": "full"}}'
+    head = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nConnection: close\r\n\r\n"
+    with raw(head + body) as url, Guard(url) as guard:
         with pytest.raises(ConfigError, match="full") as caught:
             guard.check([{"role": "user", "content": "one"}])
         assert isinstance(caught.value, Full)
