@@ -270,6 +270,12 @@ def test_an_answer_is_one_ordinary_token(answer, why):
         RENDERERS["qwen3", "transcript"].suffix(Policy(id="p", title="T", rule="", answers=(answer, "No")))
 
 
+def test_answers_that_are_one_token_of_the_base_are_refused():
+    """The sign for Kelvin is a K to this tokenizer."""
+    with pytest.raises(PolicyError, match="share a token"):
+        RENDERERS["qwen3", "transcript"].suffix(Policy(id="p", title="T", rule="", answers=("K", "\u212a")))
+
+
 def test_a_text_template_whose_title_forges_the_invocation_is_refused():
     """A template without control tokens is spelled in ordinary text, so a policy can spell it too."""
     tokenizer = toy_tokenizer("granite")

@@ -57,6 +57,13 @@ def test_no_way_of_a_vocabulary_builds_a_control_token(model, control, text, bui
     assert TextEncoder(wrapped(inner)).encode(text) == spelled
 
 
+def test_a_tokenizer_that_writes_a_control_token_all_the_same_is_refused():
+    encoder = TextEncoder(toy_tokenizer("qwen3"))
+    encoder.forbidden = {*encoder.encode("word")}
+    with pytest.raises(RenderError, match="control tokens"):
+        encoder.encode("word")
+
+
 def test_the_original_tokenizer_is_left_alone():
     tokenizer = toy_tokenizer("llama3")
     before = tokenizer.backend_tokenizer.to_str()

@@ -6,6 +6,7 @@ import pytest
 
 from alora.config.schema import PromptSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.errors import TrainingError
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from alora.training.examples import balanced, collate, examples
@@ -40,6 +41,14 @@ def test_a_row_asks_the_policies_that_it_is_labelled_for(renderer, activated):
             suffix = renderer.suffix((RED, TONE)[target.policy])
             assert target.label_token_ids == suffix.label_token_ids
             assert (*example.prefix_ids, *target.suffix_ids) == prefix + suffix.token_ids
+
+
+def test_a_prompt_that_activates_elsewhere_is_no_example():
+    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings())
+    suffix = renderer.suffix(RED)
+    object.__setattr__(suffix, "token_ids", suffix.token_ids + suffix.invocation_ids)
+    with pytest.raises(TrainingError, match=r"t\.jsonl:0"):
+        examples(ROWS, [RED], renderer, activated=True)
 
 
 def test_every_policy_of_a_batch_weighs_the_same(renderer):
