@@ -18,8 +18,8 @@ LONGEST_FIRST = (
     *("training/test_resume", "integration/distributed", "integration/test_doctor", "base/test_gguf"),
     *("integration/lab/compare", "integration/sweep", "bench/test_measure", "integration/identity"),
     *("integration/bad_input", "integration/tracking", "integration/training", "integration/"),
-    *("vllm/test_planted_faults", "vllm/test_processes", "vllm/test_bench", "vllm/test_guard", "vllm/test_generate"),
-    *("vllm/test_recalibrate", "vllm/test_bundles", "vllm/test_server"),
+    *("vllm/test_planted_faults", "vllm/test_processes", "vllm/test_bench", "vllm/test_guard"),
+    *("vllm/test_recalibrate", "vllm/test_bundles"),
 )
 
 

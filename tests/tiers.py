@@ -22,16 +22,15 @@ class Part:
 PARTS = {
     "planted faults": Part(("tests/vllm/test_planted_faults.py",), ("alora/vllm_plugin", "alora/activation.py")),
     "many engines": Part(
-        ("tests/vllm/test_affinity.py", "tests/vllm/test_processes.py", "tests/vllm/test_guard_processes.py",
-         "tests/vllm/test_guard_load.py", "tests/vllm/test_gpu_cells.py", "tests/vllm/test_bench.py"),
+        ("tests/vllm/test_processes.py", "tests/vllm/test_guard_processes.py",
+         "tests/vllm/test_gpu_cells.py", "tests/vllm/test_bench.py"),
         ("alora/vllm_plugin", "alora/guard", "alora/client", "alora/lab", "scripts/gpu.py"),
     ),
     "commands on vLLM": Part(
-        ("tests/vllm/test_generate.py", "tests/vllm/test_recalibrate.py",
+        ("tests/vllm/test_recalibrate.py",
          "tests/vllm/test_bundles.py::test_a_partly_absent_adapter_fails_in_vllm_too",
          "tests/vllm/test_bundles.py::test_the_whole_adapter_is_there_in_an_engine_without_golden_rows"),
-        ("alora/vllm_plugin", "alora/client", "alora/commands/generate.py", "alora/commands/recalibrate.py",
-         "alora/commands/validate.py"),
+        ("alora/vllm_plugin", "alora/client", "alora/commands/recalibrate.py", "alora/commands/validate.py"),
     ),
     "processes": Part(("tests/integration/distributed",), ("alora/training", "alora/prefix", "alora/adapter")),
     "launchers": Part(

@@ -47,13 +47,6 @@ class Server:
         )
         return answer.choices[0].logprobs.top_logprobs[0], answer.usage.prompt_tokens_details
 
-    def load(self, name: str, path: str, **options: bool) -> httpx.Response:
-        body = {"lora_name": name, "lora_path": path, **options}
-        return httpx.post(f"{self.url}/v1/load_lora_adapter", json=body, timeout=60)
-
-    def unload(self, name: str) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/unload_lora_adapter", json={"lora_name": name}, timeout=60)
-
 
 def free_port() -> int:
     with socket.socket() as probe:

@@ -3,7 +3,6 @@
 In a process of its own: an engine that ends takes the process groups of all others of its process with it.
 """
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from alora.client.engine import block_size
 from alora.lab.bench.record import load_record
-from alora.lab.bench.systems import prepared_modules
 from alora.lab.bench.trials import AA
 from tests.forked import Forked
 from tests.vllm import bundles
@@ -106,37 +104,6 @@ def test_a_population_beyond_the_slots_is_run_and_its_verdicts_compared_with_pef
             assert one.refused == []
 
 
-def test_only_targeted_modules_are_prepared_where_vllm_knows_its_own_packed_ones(monkeypatch):
-    """Elsewhere LoRA would pay for zeros; a version that took q_proj for no part of qkv_proj would leave it out."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    told = {"lora_target_modules": ["q_proj"]} if hasattr(EngineArgs, "lora_target_modules") else {}
-    assert prepared_modules(("q_proj",)) == told
-    monkeypatch.setattr(
-        "vllm.lora.utils.is_in_target_modules", lambda name, targets, packed: name in targets, raising=False
-    )
-    assert prepared_modules(("q_proj",)) == {}
-
-
-def test_real_bundles_are_what_is_served(tmp_path):
-    """Two adapters of unequal rank and targets, from their own folders, on the base that they name."""
-    folder = tmp_path / "out"
-    few = ["serving.workloads=[grid]", "prefixes=[96]", "policies=[2]", "serving.systems=[lora,alora,packed]"]
-    held = ["bench", "serving", "bench=quick", f"bench.battery={bundles.battery()}"]
-    held.append(f"base.source={bundles.base_folder()}")
-    done = alora(*held, f"output={folder}", *(f"bench.{one}" for one in few))
-    assert (folder / "bench.json").is_file(), done.stderr[-3000:]
-    record = load_record(folder)
-    assert record.base.name == str(bundles.battery())
-    assert len(record.base.fingerprint["weights"]) == 64
-    (found,) = record.cells
-    assert all(one.worst <= record.tolerance and one.checked > 0 for one in found.agreement)
-    assert {one.against for one in found.agreement} >= {"PEFT's aLoRA", "PEFT's LoRA", "the packed scorer"}
-    asked = alora(*held)
-    assert asked.returncode == 2
-    assert "holds 2 bundles, and the workloads ask for" in asked.stderr
-
-
 def test_a_guard_request_is_measured_next_to_requests_of_the_same_adapters(tmp_path):
     """On the server, with random bundles on a toy base: one answer a way, and each as PEFT says."""
     few = [
@@ -164,14 +131,3 @@ def test_a_guard_request_is_measured_next_to_requests_of_the_same_adapters(tmp_p
     assert {one.against for one in found.agreement if one.system == "guard"} >= {"PEFT's aLoRA", "P requests", "guard"}
     assert all(one.checked > 0 and one.worst <= record.tolerance for one in found.agreement)
     assert {one.code for ratio in found.ratios for one in ratio.refused} <= {"BIASED_AA", "NOISY_AA"}
-
-
-def test_what_a_request_costs_is_measured_on_this_plugin(tmp_path):
-    sizes = ["--adapters", "2", "--repeats", "1", "--prefix-tokens", "64"]
-    script = Path(__file__).parents[2] / "scripts/vllm_request_cost.py"
-    process = Forked([str(script), *sizes, "--out", str(tmp_path / "cost.json")], os.environ)
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors[-2000:]
-    (row,) = json.loads((tmp_path / "cost.json").read_text())["rows"]
-    assert row["base_hashes_equal_stock"]
-    assert all(taken > 0 for taken in row["ms_per_request"].values())

@@ -13,9 +13,8 @@ from alora.adapter.folder import save_adapter
 from alora.bundle.golden import TOLERANCES
 from alora.bundle.read import load_battery, load_bundle
 from alora.client import engine as vllm_here
-from alora.client.engine import Engine, ServedAdapter, require_unquantized
+from alora.client.engine import Engine, ServedAdapter
 from alora.client.parity import OFF, parity
-from alora.errors import BaseError
 from tests.forked import Forked, run_forked
 from tests.vllm import bundles as store
 
@@ -80,21 +79,6 @@ def test_an_engine_takes_the_longest_prompt_of_its_bundles(monkeypatch):
     for long, wanted in ((replace(bundle, manifest=replace(bundle.manifest, prompt=prompt)), 20_001), (bundle, 4608)):
         Engine.of([long], store.base(), str(store.base_folder()))
         assert asked["max_model_len"] - wanted in (0, len(bundle.suffix.token_ids))
-
-
-@pytest.mark.parametrize("error", [AssertionError, NotImplementedError, ValueError])
-def test_a_base_that_vllm_does_not_run_is_told_in_its_words(monkeypatch, error):
-    """A Qwen3 that slides its window in some layers alone is an assertion in vLLM 0.32."""
-
-    def refuses(**_):
-        raise error("Sliding window for some\n but all layers is not supported")
-
-    monkeypatch.setattr(vllm_here, "vllm_api", lambda: SimpleNamespace(vllm=SimpleNamespace(LLM=refuses)))
-    bundle = load_bundle(store.battery() / store.POLICIES[0].id)
-    with pytest.raises(
-        BaseError, match=r"vLLM does not run .*: Sliding window for some but all layers is not supported"
-    ):
-        Engine.of([bundle], store.base(), str(store.base_folder()))
 
 
 def test_a_partly_absent_adapter_fails_in_vllm_too(tmp_path):
@@ -188,10 +172,3 @@ def test_parity_fails_where_it_should(engine):
     blind = parity(bundle, renderer, ask, "float32", honest, {OFF: honest})
     assert not blind.passed
     assert [control.caught for control in blind.controls] == [False]
-
-
-def test_a_base_that_is_quantized_here_is_not_compared_with_vllms():
-    base = store.base()
-    require_unquantized(base)
-    with pytest.raises(BaseError, match="loaded in nf4"):
-        require_unquantized(replace(base, fingerprint=replace(base.fingerprint, quantization="nf4")))

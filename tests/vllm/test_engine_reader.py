@@ -5,14 +5,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from vllm.exceptions import MaxQueuedTokensError
 from vllm.lora.request import LoRARequest
 
 from alora.bundle.read import load_battery
 from alora.data.conversation import parse_conversation
 from alora.guard.core import GuardCore
 from alora.guard.engine import EngineReader
-from alora.guard.reader import EngineDead, Overloaded, Served
+from alora.guard.reader import EngineDead, Served
 from alora.wire.native import GuardRequest
 from tests.vllm import bundles as store
 
@@ -22,6 +21,13 @@ TALK = [{"role": "user", "content": "My parcel is late."}]
 @pytest.fixture(scope="module")
 def bundles():
     return load_battery(store.battery())
+
+
+def guard_of(engine, bundles):
+    """A guard whose bundles are loaded in ``engine``."""
+    served = [Served.of(bundle) for bundle in bundles]
+    reader = EngineReader(engine, {item.name: "weights" for item in served}, bundles)
+    return GuardCore(served, bundles[0].renderer(store.base()), reader)
 
 
 def test_at_the_deadline_the_engines_requests_are_aborted(bundles):
@@ -44,9 +50,8 @@ def test_at_the_deadline_the_engines_requests_are_aborted(bundles):
         response = await guard.answer(request)
         return response, set(engine.running)
 
-    engine, served = Engine(), [Served.of(bundle) for bundle in bundles]
-    reader = EngineReader(engine, {item.name: "weights" for item in served}, bundles)
-    guard = GuardCore(served, bundles[0].renderer(store.base()), reader)
+    engine = Engine()
+    guard = guard_of(engine, bundles)
     request = GuardRequest(messages=TALK, deadline_ms=500, cache_salt="tenant-7", priority=3)
     response, running = asyncio.run(answered())
     assert [verdict.status for verdict in response.verdicts] == ["missed", "missed"]
@@ -72,32 +77,6 @@ def test_an_answer_that_is_no_number_is_named(bundles):
     assert f"label tokens {list(served.suffix.label_token_ids)} have no probability" in reading.error
 
 
-def test_a_queue_that_fills_between_two_policies_of_a_request_is_no_verdict(bundles):
-    """vLLM counts each request again as it comes; a limit of tokens shows only there."""
-
-    class Engine:
-        errored, held = False, 0
-
-        def check_admission(self, count=1):
-            if self.held:
-                raise MaxQueuedTokensError()
-
-        async def generate(self, *_, **__):
-            self.check_admission()
-            self.held += 1
-            await asyncio.sleep(3600)
-            yield
-
-    async def answered():
-        return await guard.answer(GuardRequest(messages=TALK))
-
-    served = [Served.of(bundle) for bundle in bundles]
-    reader = EngineReader(Engine(), {item.name: "weights" for item in served}, bundles)
-    guard = GuardCore(served, bundles[0].renderer(store.base()), reader)
-    with pytest.raises(Overloaded, match="backlog limit"):
-        asyncio.run(answered())
-
-
 @pytest.mark.parametrize(("reason", "status"), [("abort", None), ("error", "failed")])
 def test_a_request_that_a_stopping_engine_ends_is_no_verdict(bundles, reason, status):
     """The next server can answer it; the control is an end for another reason."""
@@ -108,10 +87,7 @@ def test_a_request_that_a_stopping_engine_ends_is_no_verdict(bundles, reason, st
         async def generate(self, *_, **__):
             yield SimpleNamespace(finished=True, outputs=[SimpleNamespace(logprobs=None, finish_reason=reason)])
 
-    served = [Served.of(bundle) for bundle in bundles]
-    reader = EngineReader(Engine(), {item.name: "weights" for item in served}, bundles)
-    guard = GuardCore(served, bundles[0].renderer(store.base()), reader)
-    asking = guard.answer(GuardRequest(messages=TALK))
+    asking = guard_of(Engine(), bundles).answer(GuardRequest(messages=TALK))
     if status is None:
         with pytest.raises(EngineDead):
             asyncio.run(asking)

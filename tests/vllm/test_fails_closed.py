@@ -1,10 +1,7 @@
 """Whatever does not fit keeps aLoRA out, whole: an aLoRA adapter is never served as plain LoRA."""
 
 import functools
-import json
-import os
 import pickle
-import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -12,7 +9,6 @@ import pytest
 
 from alora.errors import AdapterError
 from alora.vllm_plugin import (
-    cache_reader,
     compat,
     engine_check,
     install,
@@ -96,15 +92,6 @@ def test_a_symbol_that_changed_its_parameters_keeps_everything_out(reinstalled, 
         assert_out(stock, toys["linear"].path, symbol.name)
 
 
-@pytest.mark.parametrize("symbol", [compat.EXTRA_KEYS, compat.V1_ACTIVE_LORAS], ids=lambda symbol: symbol.name)
-def test_a_symbol_that_is_gone_keeps_everything_out(reinstalled, toys, monkeypatch, symbol):
-    with monkeypatch.context() as patch:
-        patch.setattr(compat.holder(symbol), symbol.name, None)
-        stock = stock_functions()
-        register()
-        assert_out(stock, toys["linear"].path, symbol.name)
-
-
 @pytest.mark.parametrize("broken", ["mask", "hash"])
 def test_hash_and_mask_go_in_together_or_not_at_all(reinstalled, toys, monkeypatch, broken):
     stock = stock_functions()
@@ -179,13 +166,6 @@ def test_a_function_that_a_module_of_vllm_imported_by_name_is_replaced_and_resto
     assert vars(importer)[name] is vars(home)[name] is not function
     install.unregister()
     assert vars(importer)[name] is vars(home)[name] is function
-
-
-def test_a_plugin_of_a_like_name_is_another(reinstalled, monkeypatch):
-    for chosen, reason in (("alora_other", "keeps it out"), ("other,alora", "has not run"), ("", "keeps it out")):
-        with monkeypatch.context() as patch:
-            patch.setenv("VLLM_PLUGINS", chosen)
-            assert reason in status().reason
 
 
 def test_plain_lora_loads_where_the_plugin_is_out(reinstalled, toys, monkeypatch):
@@ -289,22 +269,6 @@ def test_a_carried_request_unpickles_only_where_the_plugin_is_active(reinstalled
     register()
     thawed = pickle.loads(frozen)  # noqa: S301
     assert (thawed.activation_index, thawed.weights_digest, thawed.lora_name) == (7, "d", "a")
-
-
-def test_the_cache_reader_wants_the_engine_here():
-    remote = SimpleNamespace(llm_engine=SimpleNamespace(engine_core=SimpleNamespace()))
-    with pytest.raises(RuntimeError, match="VLLM_ENABLE_V1_MULTIPROCESSING=0"):
-        cache_reader.CacheReader(remote)
-
-
-def test_the_command_tells_whether_vllm_would_find_the_plugin():
-    done = subprocess.run(
-        [sys.executable, "-m", "alora.vllm_plugin"], capture_output=True, text=True, env=dict(os.environ), check=False
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout[done.stdout.index("{") :])
-    assert told["active"]
-    assert told["entry_point"]
 
 
 def test_an_engine_that_refuses_does_not_even_load(engine, toys, monkeypatch):

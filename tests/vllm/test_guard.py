@@ -1,7 +1,7 @@
 """The guard inside stock vLLM's server: one request, every policy, one prefill; deadlines; a dead engine.
 
-All tests but the last share two servers, in their order: one that is started as a user starts it, whose policy is
-replaced, and one that is started again on the same battery, whose engine is killed.
+They share two servers, in their order: one that is started as a user starts it, whose policy is replaced and which is
+stopped at last, and one that is started again on the same battery, whose engine is killed.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ from dataclasses import replace
 import httpx
 import openai
 import pytest
-import yaml
 
 from alora.adapter.folder import save_adapter
 from alora.bundle.read import load_battery, load_bundle
@@ -26,14 +25,12 @@ from alora.guard.reader import Served
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import INVOCATION
 from alora.verdict import make_verdict
-from tests import clients
+from alora.wire.weights import ASKED_WEIGHTS
 from tests.forked import run_forked
 from tests.peft_reference import random_adapter
 from tests.vllm import bundles as store
 from tests.vllm.guard_server import SMALL, TALK, TOLERANCE, ask, cores, metric, start
 from tests.vllm.http_server import fresh
-
-UNFLAGGED = "oodcchdengocnmbfhpheilkndjgjo oi"  # by the toy policy on refunds
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +105,21 @@ def test_bundles_answer_a_plain_openai_client(served, bundles):
         assert {entry.token: entry.logprob for entry in entries} == pytest.approx(wanted, abs=TOLERANCE)
 
 
+def test_a_prompt_without_an_invocation_is_http_400_in_a_stream_too_and_the_server_lives(served, bundles):
+    name, ids = bundles[0].served_name, list(range(40, 80))
+    with pytest.raises(openai.BadRequestError, match="are not in the prompt"):
+        served.complete(name, ids)
+    with pytest.raises(openai.APIError, match="are not in the prompt"):
+        list(served.client.completions.create(model=name, prompt=ids, max_tokens=1, stream=True))
+    served.complete(name, [*ids, *bundles[0].suffix.token_ids])
+
+
+def test_weights_that_no_adapter_has_are_refused(served, bundles):
+    """By this a client sees that the plugin is there, where a prompt without invocation shows nothing."""
+    with pytest.raises(openai.BadRequestError, match="not the digest of weights"):
+        served.complete(bundles[0].served_name, bundles[0].suffix.token_ids, vllm_xargs={ASKED_WEIGHTS: "none"})
+
+
 def test_one_prefill_for_all_and_the_next_turn_pays_for_its_own_tokens(served, bundles):
     block, policies = block_size(), len(bundles)
     suffix = max(len(bundle.suffix.token_ids) for bundle in bundles)
@@ -129,20 +141,6 @@ def test_one_prefill_for_all_and_the_next_turn_pays_for_its_own_tokens(served, b
     assert again["computed_tokens"] <= policies * (suffix + block) + block
 
 
-def test_moderations_and_decisions_by_the_openai_sdk(served):
-    answer, extra = ask(served).json(), {"messages": TALK}
-    wanted = {verdict["policy"]: verdict["probability"] for verdict in answer["verdicts"]}
-    (result,) = served.client.moderations.create(input=openai.omit, model="alora", extra_body=extra).results
-    assert result.flagged == (answer["action"] == "block")
-    scores = result.category_scores.model_dump()
-    assert {name: scores[name] for name in wanted} == pytest.approx(wanted, abs=TOLERANCE)
-    questions = [{"type": "predicate", "name": name, "instructions": f"policy:{name}"} for name in wanted]
-    answers = served.client.decisions.create(model="alora", input=TALK, questions=questions).answers
-    assert {answer.name: answer.probability for answer in answers} == pytest.approx(wanted, abs=1e-6)
-    with pytest.raises(openai.NotFoundError):  # vLLM 0.32 answers no decisions of its own
-        served.client.decisions.create(model="base", input="hi", questions=questions)
-
-
 def test_vllms_own_questions_are_for_its_base(served, bundles):
     """``/v1/systemone`` of 0.32 would put its question to an adapter that was trained on another."""
     body = {"state": "Hi", "questions": {"q": {"type": "predicate", "instructions": "Is it rude?"}}}
@@ -152,28 +150,6 @@ def test_vllms_own_questions_are_for_its_base(served, bundles):
     theirs = httpx.post(f"{served.url}/v1/systemone", json=body | {"model": base}, timeout=60)
     assert "/v1/guard" not in theirs.text
     assert theirs.status_code != 404
-
-
-def test_litellm_and_langchain_pass_on_the_verdicts(served, tmp_path):
-    """As docs/guard.md sets them up; LiteLLM asks one policy, so that the toys flag one text and pass the other."""
-
-    def flagged(text, **fields):
-        verdicts = ask(served, messages=[{"role": "user", "content": text}], **fields).json()["verdicts"]
-        return ", ".join(verdict["policy"] for verdict in verdicts if verdict["flagged"])
-
-    texts, policies = ["My parcel is late.", UNFLAGGED], {"policies": ["refunds"]}
-    assert [flagged(text, **policies) for text in texts] == ["refunds", ""]
-    config = yaml.safe_load(clients.from_page("litellm.yaml", served.url))
-    config["guardrails"][0]["litellm_params"]["additional_provider_specific_params"] = policies
-    with clients.listening(clients.Model(dict.fromkeys(texts, UNFLAGGED)).app) as model:
-        with clients.litellm(config, model, tmp_path) as proxy:
-            asked = [[{"role": "user", "content": text}] for text in texts]
-            with pytest.raises(openai.BadRequestError, match="policy: refunds"):
-                proxy.chat.completions.create(model="chat", messages=asked[0])
-            answer = proxy.chat.completions.create(model="chat", messages=asked[1])
-            assert answer.choices[0].message.content == UNFLAGGED
-        answers = clients.langchain(served.url, model, tmp_path, texts)
-    assert [answer.partition("It was flagged for ")[2] for answer in answers] == [f"{flagged(text)}." for text in texts]
 
 
 def test_a_seed_that_would_end_the_engine_is_refused(served):
@@ -316,14 +292,14 @@ def test_an_engine_that_is_killed_is_a_503(restarted):
     assert (answer.status_code, "the engine is dead" in answer.json()["error"]["message"]) == (503, True)
 
 
-def test_a_server_that_is_stopped_answers_what_it_holds(tmp_path):
+def test_a_server_that_is_stopped_answers_what_it_holds(served):
     """vLLM's shutdown leaves requests without an answer and waits for their end; the guard ends its own."""
-    with start(tmp_path) as server, ThreadPoolExecutor(1) as pool:
-        for core in cores(server):
+    with ThreadPoolExecutor(1) as pool:
+        for core in cores(served):
             os.kill(core, signal.SIGSTOP)
-        asked = pool.submit(ask, server, 120)
+        asked = pool.submit(ask, served, 120)
         time.sleep(1)
-        os.kill(server.process.pid, signal.SIGTERM)
+        os.kill(served.process.pid, signal.SIGTERM)
         answer = asked.result()
-        assert (answer.status_code, "the engine is dead" in answer.json()["error"]["message"]) == (503, True)
-        server.process.wait(60)
+    assert (answer.status_code, "the engine is dead" in answer.json()["error"]["message"]) == (503, True)
+    served.process.wait(60)

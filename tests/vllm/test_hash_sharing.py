@@ -135,24 +135,3 @@ def test_a_request_extended_by_its_answer_hashes_on_as_stock(stock_hashes):
         grown = hashes(prompt, answer=list(range(90, 99)))
     (wanted,) = stock_hashes([prompt + list(range(90, 99))], None)
     assert grown == wanted
-
-
-def test_the_self_test_leaves_the_seed_of_a_running_engine(monkeypatch):
-    from vllm.v1.core import kv_cache_utils
-
-    monkeypatch.setattr(kv_cache_utils, "NONE_HASH", b"the engine's", raising=False)
-    with stand_ins.block_hashing(BLOCK):
-        assert vars(kv_cache_utils)["NONE_HASH"] != b"the engine's"
-    assert vars(kv_cache_utils)["NONE_HASH"] == b"the engine's"
-
-
-def test_conversations_behind_one_system_prompt_are_hashed_once_each():
-    """However they alternate: the very same objects come back."""
-    system = list(range(BLOCK))
-    prompts = [system + [seed] * 40 for seed in (7, 8, 9)]
-    with stand_ins.block_hashing(BLOCK) as hashes:
-        seen = [hashes(prompt, carried(44)) for prompt in prompts]
-        again = [hashes(prompt, carried(44)) for _ in range(3) for prompt in prompts]
-        assert again == seen * 3
-        for old, new in zip(seen * 3, again, strict=True):
-            assert all(mine is yours for mine, yours in zip(old, new, strict=True))

@@ -22,15 +22,6 @@ def home(toys, tmp_path) -> Path:
     return Path(shutil.copytree(toys["linear"].path, tmp_path / "home"))
 
 
-def test_the_names_of_the_files_are_in_the_digest(home):
-    """vLLM reads the one and not the other."""
-    records = Records()
-    edit_config(str(home), alora_invocation_tokens=None)
-    before = records.read(str(home)).digest
-    (home / "adapter_model.safetensors").rename(home / "adapter_model.bin")
-    assert records.read(str(home)).digest != before
-
-
 @pytest.mark.parametrize(
     "tensor",
     [torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("-inf")]), torch.ones(2).bool()],
@@ -72,20 +63,6 @@ def test_plain_lora_goes_on_with_what_was_loaded_until_its_files_are_an_aloras(h
     edit_config(str(home), alora_invocation_tokens=[4, 5])
     with pytest.raises(AdapterError, match="changed after their weights were loaded"):
         records.of(asked(home))
-
-
-def test_a_copy_that_nobody_holds_is_deleted_when_its_time_is_over(toys, monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(lora_ids.time, "monotonic", lambda: now[0])
-    records = Records(1)
-    copies = []
-    for number, name in enumerate(("linear", "wide", "other"), start=1):
-        records.hold(number, records.read(toys[name].path))
-        copies.append(Path(records.known(number).copy))
-    assert [copy.is_dir() for copy in copies] == [True, True, True]
-    now[0] += 60.0
-    records.hold(4, records.read(toys["attention"].path))
-    assert [copy.is_dir() for copy in copies] == [False, False, True]
 
 
 def test_the_workers_are_given_the_record_and_never_anything_to_load_in_place(home):
@@ -132,14 +109,6 @@ def test_a_request_with_a_digest_changes_nothing_for_those_without_one(home, inv
     records.accept(1, elsewhere)
     with pytest.raises(AdapterError, match="give every adapter an id of its own"):
         records.of(asked(other))
-
-
-def test_an_id_above_the_workers_numbers_is_an_id(home):
-    """A guard makes ids of names, up to int32."""
-    records, lora_id = Records(1), 2**30 + 12345678
-    record = records.of(asked(home, lora_int_id=lora_id))
-    records.accept(lora_id, record)
-    assert records.ids({record.number}) == {lora_id}
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,9 @@ from alora.client.plugin import ask_plugin
 from tests.forked import run_forked
 from tests.vllm import bundles as store
 
-WITHOUT_PLUGIN = {"VLLM_PLUGINS": ""}
-
 
 def test_the_launcher_starts_nothing_without_the_plugin(tmp_path, monkeypatch):
-    for name, value in WITHOUT_PLUGIN.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("VLLM_PLUGINS", "")
     code, output, errors = run_forked(
         "serve", f"battery={store.battery()}", f"base.source={store.base_folder()}", cache=tmp_path
     )

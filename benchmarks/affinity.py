@@ -1,8 +1,8 @@
 """Three vLLM servers and a client that keeps each conversation on one of them, next to one that goes round.
 
-It takes minutes, so it is run where somebody asks for it, and writes the figures of docs/scale_out.md:
+The figures of docs/scale_out.md, on the toy bundles of the tests; it takes minutes:
 
-    ALORA_AFFINITY=affinity.json pytest -q tests/vllm/test_affinity.py
+    python -m benchmarks.affinity affinity.json
 """
 
 import json
@@ -10,6 +10,8 @@ import os
 import random
 import signal
 import subprocess
+import sys
+import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -18,18 +20,12 @@ from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
 
-import pytest
-
 import alora
 from alora.config.environment import describe_environment
 from alora.wire.native import GuardResponse
 from tests.vllm.guard_server import metric, start
 
-pytestmark = [
-    pytest.mark.skipif("ALORA_AFFINITY" not in os.environ, reason="takes minutes; name its output by ALORA_AFFINITY"),
-    pytest.mark.timeout(3600),
-]
-SERVERS, CONVERSATIONS, TURNS, AT_ONCE = 3, int(os.environ.get("ALORA_AFFINITY_CONVERSATIONS", "300")), 4, 4
+SERVERS, CONVERSATIONS, TURNS, AT_ONCE = 3, 300, 4, 4
 BLOCKS = 3 * CONVERSATIONS  # of 32 tokens; a conversation ends with 7, so a server holds 3 in 7 of all conversations
 Ask = Callable[[Sequence[dict[str, str]]], GuardResponse]
 
@@ -88,16 +84,29 @@ def measured(servers, run: Callable[[], list[GuardResponse]]) -> tuple[list[Guar
     return answers, {**found, "hit_rate": round(found["hit"] / found["queried"], 4), "computed_tokens": computed}
 
 
-def test_conversations_stay_and_a_server_that_is_killed_loses_none(tmp_path):
+def moves(seen: Seen, gone: str) -> tuple[set[str], set[str]]:
+    """The conversations of a server that is gone, and those that moved: the same ones, each to one other place."""
+    own = {session for session, where in seen.by.items() if gone in where}
+    moved = {session for session, where in seen.by.items() if len(set(where)) > 1}
+    assert own
+    assert moved == own
+    for where in seen.by.values():
+        assert where == sorted(where, key=lambda url: url != gone)  # there first, then elsewhere
+        assert len(set(where) - {gone}) == 1  # and always at the same place
+    return own, moved
+
+
+def main(output: Path, folder: Path) -> None:
+    """Conversations stay, and a server that is killed loses none."""
     arguments = f"--enforce-eager,--num-gpu-blocks-override,{BLOCKS},--enable-prompt-tokens-details"
     record: dict = {"conversations": CONVERSATIONS, "turns": TURNS, "servers": SERVERS, "blocks": BLOCKS,
                     "environment": describe_environment()}  # fmt: skip
     with ExitStack() as stack:
-        stack.callback(lambda: Path(os.environ["ALORA_AFFINITY"]).write_text(json.dumps(record, indent=2) + "\n"))
+        stack.callback(lambda: output.write_text(json.dumps(record, indent=2) + "\n"))
         servers = []
         for number in range(SERVERS):
-            (tmp_path / str(number)).mkdir()
-            servers.append(stack.enter_context(start(tmp_path / str(number), arguments=arguments)))
+            (folder / str(number)).mkdir()
+            servers.append(stack.enter_context(start(folder / str(number), arguments=arguments)))
         urls = [server.url for server in servers]
 
         each = cycle([stack.enter_context(alora.Guard(url)) for url in urls])
@@ -134,12 +143,11 @@ def test_conversations_stay_and_a_server_that_is_killed_loses_none(tmp_path):
         answers = converse(guard.check, "moves", kill)
         assert len(answers) == CONVERSATIONS * TURNS
         assert all(answer.complete for answer in answers)
-        own = {session for session, where in seen.by.items() if gone.url in where}
-        moved = {session for session, where in seen.by.items() if len(set(where)) > 1}
-        assert own
-        assert moved == own
-        for where in seen.by.values():
-            assert where == sorted(where, key=lambda url: url != gone.url)  # there first, then elsewhere
-            assert len(set(where) - {gone.url}) == 1  # and always at the same place
+        own, moved = moves(seen, gone.url)
         record["killed"] = {"at_request": at, "requests": len(answers), "failed": 0, "its_conversations": len(own),
                             "moved": len(moved)}  # fmt: skip
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        main(Path(sys.argv[1]), Path(scratch))
