@@ -75,6 +75,22 @@ def test_the_passes_of_a_step_add_up_to_the_gradient_of_their_sum(chosen):
             torch.testing.assert_close(found, wanted)
 
 
+def test_an_input_that_comes_again_under_another_route_is_placed_anew():
+    torch.manual_seed(0)
+    spec = AdapterSpec(2, 4.0, ("0",), (5,))
+    adapters = [AdapterWeights(spec, {"0": (torch.randn(2, 6), torch.randn(4, 2))}) for _ in range(2)]
+    model, x = nn.Sequential(nn.Linear(6, 4, bias=False)), torch.randn(1, 2, 6)
+    bank = Bank(model, adapters)
+    there, back = (Route.of_rows(order, torch.device("cpu")) for order in ([0, 1], [1, 0]))
+    with bank.route(back):
+        wanted = model(x)
+    with bank.route(there):
+        first = model(x)
+        bank.exchange(back)
+        torch.testing.assert_close(model(x), wanted)
+    assert not torch.allclose(first, wanted)
+
+
 def test_a_failure_inside_leaves_it_enabled(adapters):
     model, ids = toy_model("qwen3"), torch.tensor([[3, 4, 5]])
     bank = Bank(model, adapters)
