@@ -26,8 +26,7 @@ from alora.adapter.folder import AdapterSpec
 from alora.base.load import load_base
 from alora.config.environment import describe_environment
 from alora.config.schema import AdapterSettings, BaseSettings
-from alora.lab.bench.material import INVOCATION, random_adapter
-from alora.lab.bench.pairs import draw_batch
+from alora.lab.bench.material import INVOCATION, draw_batch, random_adapter
 from alora.lab.bench.trainers import PackedTrainer
 from alora.lab.compare.encoder import BATCH, NAME, TOKENS, load_encoder
 from alora.prefix.scorer import Scorer

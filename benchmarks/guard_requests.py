@@ -34,8 +34,8 @@ from typing import Any
 import httpx2
 
 from alora.adapter.folder import save_adapter
-from alora.base.describe import load_tokenizer
 from alora.base.load import load_base
+from alora.base.stored import load_tokenizer
 from alora.bundle.battery import write_battery
 from alora.bundle.read import Bundle, load_battery
 from alora.bundle.write import BundleContents, write_bundle

@@ -13,12 +13,10 @@ from plots import difference_figure
 from alora.base.load import load_base
 from alora.config.saved import read_saved_recipe
 from alora.data.splits import read_splits
-from alora.identity.capture import Call, Capture, Site, capture, twin
-from alora.identity.cases import make_calls
-from alora.identity.compare import SiteCount, changed_shares, compare, count_sites
+from alora.identity.capture import Call, Capture, Site, capture, make_calls, twin
+from alora.identity.certify import with_adapter
+from alora.identity.compare import SiteCount, adapted_modules, changed_shares, compare, count_sites, reached_sites
 from alora.identity.controls import CONTROLS, Models
-from alora.identity.one_dtype import with_adapter
-from alora.identity.reach import adapted_modules, reached_sites
 from alora.policy import load_policies
 from alora.prompt.render import Renderer
 from alora.training.layout import ADAPTER, RUN_FILE

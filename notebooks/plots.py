@@ -15,8 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from alora.evaluation.metrics import CALIBRATION_BINS, reliability_points, roc_points
-from alora.evaluation.resampling import Flags, Floats
+from alora.evaluation.metrics import CALIBRATION_BINS, Flags, Floats, reliability_points, roc_points
 
 MOST_SITES = 10  # rows of a heat map
 DPI = 80

@@ -25,7 +25,7 @@ from alora.evaluation.metrics import compute_metrics
 from alora.evaluation.paired import mean_auroc
 from alora.lab.compare.compare_report import COLUMNS, TITLES, document, table
 from alora.lab.compare.figures import compare
-from alora.lab.compare.scores import Scores
+from alora.lab.compare.task import Scores
 from alora.received import decode
 
 ROOT = Path(__file__).resolve().parent.parent

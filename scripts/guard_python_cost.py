@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from alora.base.describe import DescribedBase, load_tokenizer
+from alora.base.stored import DescribedBase, load_tokenizer
 from alora.bundle.read import load_battery
 from alora.config.schema import BaseSettings
 from alora.guard.core import GuardCore

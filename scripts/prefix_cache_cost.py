@@ -21,8 +21,7 @@ import torch
 
 from alora.adapter.folder import AdapterSpec
 from alora.config.environment import describe_environment
-from alora.lab.bench.material import INVOCATION, random_adapter
-from alora.lab.bench.pairs import draw_batch
+from alora.lab.bench.material import INVOCATION, draw_batch, random_adapter
 from alora.lab.bench.shapes import SHAPES, random_base
 from alora.lab.bench.trainers import Gradients, PackedTrainer, difference
 from alora.prefix.store import PrefixStore, open_store

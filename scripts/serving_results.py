@@ -12,8 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from alora.lab.bench.bench_report import brief, markdown, ratio_text, table
-from alora.lab.bench.plots import write_plots
+from alora.lab.bench.bench_report import brief, markdown, ratio_text, table, write_plots
 from alora.lab.bench.record import Record, load_record, record_json
 from alora.lab.bench.trials import Cell
 

@@ -22,7 +22,7 @@ from alora.bundle.read import load_bundle
 from alora.bundle.write import copy_bundle
 from alora.cli import main
 from alora.config.schema import BaseSettings
-from alora.training.claim import open_claim
+from alora.training.run_folder import open_claim
 from tests.integration.llm.scripted import command, honest
 from tests.toy_recipe import QUICK, toy_base_folder
 from tests.unit.llm.endpoint import endpoint

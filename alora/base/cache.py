@@ -31,11 +31,10 @@ def cache_folder(kind: str) -> Path:
 
 
 def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) -> str:
-    """What ``compute`` says of ``files``, remembered by each one's path, inode, size and times.
-
-    ``compute`` opens them itself: what was opened before may be of other files than those that are looked at here.
-    The time of the last change counts too, since ``cp -p`` and archives set the time of the last write. A cache that
-    cannot be written costs only time."""
+    """What ``compute`` says of ``files``, remembered by each one's path, inode, size and times. ``compute`` opens them
+    itself: what was opened before may be of other files than those that are looked at here. The time of the last change
+    counts too, since ``cp -p`` and archives set the time of the last write. A cache that cannot be written costs only
+    time."""
     found = [(str(file.resolve()), file.stat()) for file in files]
     states = [(name, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in found]
     key = hashlib.sha256(json.dumps(states).encode("utf-8", "surrogatepass")).hexdigest()

@@ -10,6 +10,7 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from safetensors import SafetensorError
@@ -71,8 +72,6 @@ def _convert(file: Path, folder: Path) -> None:
     with working_folder(folder.parent / f".{folder.name}") as staged:
         base = staged / "base"
         try:
-            from alora.base.gguf_model import write_model  # torch: clients of a server go without
-
             write_model(file, base)
         except (SafetensorError, BaseError):
             raise
@@ -91,3 +90,30 @@ def _convert(file: Path, folder: Path) -> None:
         for path in (*base.iterdir(), base):
             flush(path)
         base.replace(folder)
+
+
+def write_model(file: Path, folder: Path) -> None:
+    """Write the model and the tokenizer in ``file`` to the folder ``folder``, in float32: complete, or not at all."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # torch: clients of a server go without
+
+    from alora.base.config import quiet, require_whole
+
+    # Alone in a folder: transformers also reads what lies next to the file, Python included, and the cache's key is the
+    # file's digest.
+    alone = folder.parent / "alone"
+    alone.mkdir()
+    (alone / file.name).symlink_to(file.absolute())
+    stored: dict[str, Any] = {"gguf_file": file.name, "trust_remote_code": False}
+    with quiet():  # a bar over the tensors that are dequantized is tqdm's own, and stays
+        tokenizer = AutoTokenizer.from_pretrained(alone, **stored)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            alone, dtype="float32", output_loading_info=True, ignore_mismatched_sizes=True, **stored
+        )
+    model, info = loaded
+    require_whole(info, str(file))
+    # The weights are plain float32 by now; the model still says that it is quantized and would refuse to be saved.
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer, model.is_quantized = None, False
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

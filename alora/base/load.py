@@ -1,23 +1,101 @@
-"""Load a base model: its tokenizer, its weights and their fingerprint."""
+"""Load a base model: its tokenizer, its weights and their fingerprint; in four bits where that is asked for.
+
+Those are NF4 by bitsandbytes, as QLoRA has it (Dettmers et al. 2023, section 3). Every linear layer but the head holds
+4-bit codes of the NormalFloat grid, one float32 scale for each 64 weights, and computes in the base's dtype after
+unpacking them. The scales are not quantized a second time: it would save 0.4 bits a weight, and vLLM's own bitsandbytes
+loader does not do it either.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from alora.base.config import quiet, read_config, require_whole
-from alora.base.describe import load_options, load_tokenizer, unreadable
 from alora.base.fingerprint import Fingerprint
 from alora.base.location import base_location
-from alora.base.quantize import NF4, SETTINGS, keep_gradients, nf4_config, quantize_in_place
-from alora.base.stored import fingerprint_base
-from alora.base.weight_files import weight_files
+from alora.base.stored import fingerprint_base, load_options, load_tokenizer, reading, weight_files
 from alora.config.environment import cpu_flags
 from alora.config.schema import BaseSettings
-from alora.errors import AloraError, BaseError
+from alora.errors import BaseError, MissingDependency
 from alora.text import note
+
+NF4 = "nf4"
+BLOCK = 64  # weights that share one scale; bitsandbytes' own default
+SETTINGS = f"bitsandbytes, blocks of {BLOCK}, scales in float32, head and embeddings kept"
+
+
+def nf4_config(dtype: torch.dtype) -> BitsAndBytesConfig:
+    """What transformers needs to quantize a base while it is loaded, computing in ``dtype``."""
+    require_nf4(dtype)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=NF4,
+        bnb_4bit_compute_dtype=dtype,
+        bnb_4bit_use_double_quant=False,
+    )
+
+
+def require_nf4(dtype: torch.dtype) -> ModuleType:
+    """bitsandbytes; MissingDependency or BaseError when a base cannot be quantized here to compute in ``dtype``."""
+    try:
+        import bitsandbytes  # optional
+    except ImportError as error:
+        raise MissingDependency(
+            f"base.quantization=nf4 needs bitsandbytes ({error}); pip install 'alora-toolkit[quantization]'"
+        ) from error
+    name = str(dtype).removeprefix("torch.")
+    if name not in ("float32", "bfloat16"):
+        raise BaseError(f"base.quantization=nf4 does not compute in {name}; use base.dtype=float32 or bfloat16")
+    return bitsandbytes
+
+
+def quantize_in_place(model: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
+    """Quantize a model that is in memory, each linear layer on its way to ``device``, to the codes of a load."""
+    bnb = require_nf4(dtype).nn
+    head = model.get_output_embeddings()
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, nn.Linear) or module is head:
+            continue
+        packed = bnb.Linear4bit(
+            module.in_features,
+            module.out_features,
+            bias=module.bias is not None,
+            compute_dtype=dtype,
+            compress_statistics=False,
+            quant_type=NF4,
+            device="meta",  # pyright: ignore[reportArgumentType] not annotated
+        )
+        options: dict[str, Any] = {"compress_statistics": False, "quant_type": NF4, "module": packed}
+        packed.weight = bnb.Params4bit(module.weight.data, requires_grad=False, **options)
+        if module.bias is not None:
+            packed.bias = module.bias
+        model.set_submodule(name, packed.to(device))
+    marked: Any = model
+    marked.is_loaded_in_4bit = True  # what PEFT asks
+    keep_gradients(model)
+
+
+def keep_gradients(model: nn.Module) -> None:
+    """Keep bitsandbytes from repacking the weights, which loses the gradient through them, silently.
+
+    On CPUs with AVX512-BF16 bitsandbytes 0.50 repacks a layer's weights at its first call in eval mode without
+    gradient: backward then gives no gradient for the layer's input, ever again, and a second model that shares the
+    weights reads them wrongly.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            setattr(module, "support_avx512bf16_for_cpu", False)  # noqa: B010 an attribute that nn.Module does not type
 
 
 @dataclass(frozen=True)
@@ -45,7 +123,7 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
     options = load_options(settings)
     quantized = settings.quantization == NF4
     random = settings.weights == "random"
-    try:
+    with reading(settings.source):
         config = read_config(location, options)
         if random:
             model = _random_weights(config, dtype, device, quantized)
@@ -54,10 +132,6 @@ def load_base(settings: BaseSettings, progress: bool = True) -> LoadedBase:
             model = _stored_weights(location, config, dtype, device, quantized, options)
         model.eval().requires_grad_(False)
         fingerprint = fingerprint_base(None if random else Path(location), model, tokenizer, settings.revision)
-    except AloraError:
-        raise
-    except Exception as error:
-        raise BaseError(unreadable(settings.source, error)) from error
     if quantized:
         fingerprint = replace(fingerprint, quantization=NF4, quantization_settings=SETTINGS)
     return LoadedBase(model, tokenizer, fingerprint, str(settings.source))
@@ -113,14 +187,10 @@ def _in_memory(model: PreTrainedModel) -> None:
 def load_skeleton(settings: BaseSettings) -> PreTrainedModel:
     """The base's modules without their weights (meta device): enough to know names and shapes, in seconds."""
     location = base_location(settings)
-    try:
+    with reading(settings.source):
         config = read_config(location, load_options(settings))
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
-    except AloraError:
-        raise
-    except Exception as error:
-        raise BaseError(unreadable(settings.source, error)) from error
 
 
 def choose_device(name: str) -> torch.device:

@@ -21,9 +21,9 @@ from alora.wire.weights import makes_adapter, weights_digest
 
 if TYPE_CHECKING:
     from alora.adapter.folder import AdapterWeights
-    from alora.base.describe import DescribedBase
     from alora.base.fingerprint import Fingerprint
     from alora.base.load import LoadedBase
+    from alora.base.stored import DescribedBase
 
 _changed = partial(refused, BundleError, CHANGED)
 _INVOCATION_KEY = "alora_invocation_tokens"

@@ -22,7 +22,7 @@ from alora.bundle.write import BundleContents, put_bundle, write_bundle
 from alora.config.schema import IdentitySettings
 from alora.errors import BundleError, CheckFailed
 from alora.evaluation.calibration import positive_probability
-from alora.identity.cases import identity_probes
+from alora.identity.capture import identity_probes
 from alora.identity.certificate import Certificate, read_certificate, write_certificate
 from alora.identity.certify import certify
 from alora.prefix.scorer import Scorer

@@ -18,7 +18,7 @@ from alora.data.splits import data_settings, known_rows, read_shared_rows, rows_
 from alora.errors import AloraError, ConfigError, DataError, LeftOut, first_line
 from alora.policy import Policy, load_policies
 from alora.text import note
-from alora.training.claim import open_claim
+from alora.training.run_folder import open_claim
 
 Rows = list[LabelledConversation]
 Member = TypeVar("Member")

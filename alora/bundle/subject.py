@@ -14,13 +14,13 @@ from alora.bundle.read import Bundle, load_bundle
 from alora.config.schema import BaseSettings, PolicySettings, PromptSettings, Recipe
 from alora.data.conversation import Conversation
 from alora.errors import AdapterError, ConfigError, RunError
-from alora.identity.cases import bare_suffix
+from alora.identity.capture import bare_suffix
 from alora.policy import Policy, load_policies, read_policies
 from alora.prompt.render import Prompt, Renderer, Suffix
 from alora.text import read_json
-from alora.training.claim import Claim, open_claim
 from alora.training.layout import TRAINING, home_of
-from alora.training.record import require_trained
+from alora.training.run_folder import Claim, open_claim
+from alora.training.track import require_trained
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from safetensors import SafetensorError
 
 from alora.adapter.folder import AdapterWeights, save_adapter
 from alora.atomic import flush, others, replace_folder, workshop
-from alora.base import smollm2
-from alora.base.describe import template_text
 from alora.base.load import LoadedBase
+from alora.base.stored import template_text
 from alora.bundle.card import model_card
 from alora.bundle.golden import GoldenRow, measure, write_golden
 from alora.bundle.manifest import (
@@ -29,6 +28,7 @@ from alora.bundle.manifest import (
     read_manifest,
 )
 from alora.bundle.read import Bundle, check_golden, load_bundle
+from alora.config.paths import DEFAULT_BASE
 from alora.data.probes import probe_conversations
 from alora.errors import BundleError, CheckFailed
 from alora.identity.certificate import Certificate, write_certificate
@@ -92,7 +92,7 @@ def copy_bundle(source: Path | str, folder: Path | str) -> Bundle:
 def public_source(source: str) -> tuple[str, bool]:
     """The base's name as it may be published, and whether it was a local folder (whose path stays private)."""
     path = Path(source).expanduser()
-    local = source != smollm2.NAME and (path.is_absolute() or path.exists() or source.startswith("."))
+    local = source != DEFAULT_BASE and (path.is_absolute() or path.exists() or source.startswith("."))
     return (path.resolve().name, True) if local else (source, False)
 
 

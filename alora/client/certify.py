@@ -24,8 +24,8 @@ from alora.client.parity import OFF, PLAIN, compare_answers, parity
 from alora.config.environment import package_version
 from alora.identity.capture import OUTPUT
 from alora.identity.certificate import Certificate, ControlRecord, DtypeRecord, FindingRecord, LayerRecord, ParityRecord
-from alora.identity.one_dtype import environment_here
-from alora.identity.reach import reached_sites
+from alora.identity.certify import environment_here
+from alora.identity.compare import reached_sites
 from alora.prompt.render import Prompt
 from alora.vllm_plugin.cache_reader import CacheReader
 

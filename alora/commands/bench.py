@@ -8,9 +8,8 @@ from alora.base.load import choose_device, choose_dtype
 from alora.commands.output import report_file, say, say_json
 from alora.config.schema import Recipe
 from alora.errors import BaseError, ConfigError
-from alora.lab.bench.bench_report import markdown
-from alora.lab.bench.judge_again import judge
-from alora.lab.bench.plots import PICTURES, write_plots
+from alora.lab.bench.bench_report import PICTURES, markdown, write_plots
+from alora.lab.bench.harness import judge
 from alora.lab.bench.record import Record, load_record, plain, record_json
 from alora.lab.bench.run import run_bench
 from alora.lab.bench.serving import ServingBench

@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerBase
 
 from alora.adapter.targets import trainable_modules
 from alora.atomic import write_json
-from alora.base.describe import load_tokenizer
-from alora.base.limits import longest_input, require_rank
+from alora.base.config import longest_input, require_rank
 from alora.base.load import load_skeleton
+from alora.base.stored import load_tokenizer
 from alora.commands.output import report_file, say, say_json, table
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import Recipe
@@ -40,9 +40,8 @@ from alora.data.sources import each
 from alora.data.splits import data_settings, merge_rows, read_policy_rows, source_for, source_of
 from alora.errors import AloraError, DataError, first_line
 from alora.policy import Policy, load_policies, note_unread_keys
-from alora.prompt.check import TokenLengths, check_prompts
+from alora.prompt.check import TokenLengths, check_prompts, show_rows
 from alora.prompt.render import Renderer
-from alora.prompt.show import show_rows
 
 FAILED, STRICT = 2, 1
 SPLITS = ("train", "validation", "test")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from alora.atomic import write_json, write_text
-from alora.base.limits import require_rank, require_room
+from alora.base.config import require_rank, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.run_rows import leaks
 from alora.bundle.write import public_source
@@ -19,11 +19,10 @@ from alora.config.secrets import in_the_clear
 from alora.data.splits import known_rows
 from alora.errors import DataError, LeftOut
 from alora.lab.compare import compare_report as report
-from alora.lab.compare.compare_folder import ComparisonFolder
+from alora.lab.compare.compare_report import ComparisonFolder
 from alora.lab.compare.figures import Comparison, compare
 from alora.lab.compare.methods import run_method
-from alora.lab.compare.scores import Scores
-from alora.lab.compare.task import Task, Workbench, method_runs, read_task
+from alora.lab.compare.task import Scores, Task, Workbench, method_runs, read_task
 from alora.llm.judge import require_settings
 from alora.prefix.store import PrefixStore, memory_budget, open_store
 from alora.prompt.render import Renderer

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from alora.atomic import write_json
 from alora.base.cache import cache_root
-from alora.base.smollm2 import smollm2_folder
+from alora.base.location import smollm2_folder
 from alora.client.plugin import WAITING, ask_plugin
 from alora.commands.output import report_file, say, say_json, table
 from alora.config.environment import describe_environment, package_version

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.atomic import write_text
-from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
+from alora.base.config import IN_ARTIFACT, IN_RECIPE, require_room
 from alora.bundle.artifact import Artifact, Kind, chosen, find_artifact, saved_run
 from alora.bundle.battery import require_one_base
 from alora.bundle.read import check_bases
@@ -30,8 +30,16 @@ from alora.evaluation.pages import note_doubts, write_page
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import render_overview
-from alora.evaluation.scored import Judged, Scored, write_predictions
-from alora.evaluation.tables import HEADINGS, describe_operating_point, evaluate, table_rows, write_evaluations
+from alora.evaluation.tables import (
+    HEADINGS,
+    Judged,
+    Scored,
+    describe_operating_point,
+    evaluate,
+    table_rows,
+    write_evaluations,
+    write_predictions,
+)
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from alora.adapter.folder import load_adapter
 from alora.adapter.targets import trainable_modules
-from alora.base.limits import require_rank, too_long_prompts
+from alora.base.config import require_rank, too_long_prompts
 from alora.base.load import load_skeleton
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle
@@ -47,10 +47,9 @@ from alora.policy import Policy, load_policies, note_unread_keys
 from alora.prompt.render import Prompt
 from alora.text import note
 from alora.training.layout import POLICIES, TRAINING, link_only
-from alora.training.processes import join_processes
-from alora.training.record import read_out_of_fold, read_training
+from alora.training.processes import join_processes, open_base, whole
 from alora.training.run_folder import RunFolder, holds_finished
-from alora.training.sharding import open_base, whole
+from alora.training.track import read_out_of_fold, read_training
 from alora.training.tracking import require_tracking, start_tracking
 from alora.training.training_run import TrainingRun, read_back, share_training, train_adapters
 from alora.verdict import OperatingPoint

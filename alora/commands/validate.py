@@ -20,10 +20,9 @@ from alora.config.schema import Recipe
 from alora.data.labelled import read_labelled
 from alora.data.splits import source_of
 from alora.errors import BundleError, ConfigError, LeftOut
-from alora.identity.cases import identity_probes
-from alora.identity.certificate import Certificate
+from alora.identity.capture import identity_probes
+from alora.identity.certificate import Certificate, check_rows
 from alora.identity.certify import certify, require_activated
-from alora.identity.report import check_rows
 from alora.prompt.render import Prompt
 from alora.text import note
 from alora.training.layout import home_of

@@ -15,8 +15,7 @@ from alora.evaluation.calibration import fit_operating_point, fit_rules
 from alora.evaluation.paired import lead_in_worth, paired_auroc
 from alora.evaluation.predict import MAX_TOKENS, Predictions, predict_parts
 from alora.evaluation.records import Estimate
-from alora.evaluation.scored import Scored
-from alora.evaluation.tables import evaluate
+from alora.evaluation.tables import Scored, evaluate
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
@@ -34,10 +33,8 @@ def compare_with_baselines(
     max_tokens: int = MAX_TOKENS,
 ) -> tuple[dict[str, list[Scored]], LeftOut]:
     """Evaluate every policy on the test rows, calibrated on the rows that were held out; without test rows on those.
-
     The first evaluation of a policy is its adapter's. A policy without figures is in the second mapping, with its
-    error. ``out_of_fold``: of each policy in folds, what the folds' adapters answered to their rows.
-    """
+    error. ``out_of_fold``: of each policy in folds, what the folds' adapters answered to their rows."""
     # Without test rows all methods are measured on all rows; else a sample calibrates a method that learns from none.
     every = (*(row for row in splits.train if row.folds), *splits.validation)
     parts = {"held out": splits.sample if splits.test else every, "test": splits.test}

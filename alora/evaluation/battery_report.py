@@ -10,10 +10,10 @@ import numpy as np
 from alora.config.schema import EvaluationSettings, FleetSettings
 from alora.data.conversation import LabelledConversation
 from alora.evaluation.calibration import all_probabilities
+from alora.evaluation.metrics import Flags, Floats
 from alora.evaluation.paired import paired_auroc
 from alora.evaluation.predict import Predictions, labels_of
 from alora.evaluation.records import Evaluation
-from alora.evaluation.resampling import Flags, Floats
 from alora.evaluation.tables import evaluate
 from alora.policy import Policy
 from alora.verdict import OperatingPoint
@@ -65,10 +65,9 @@ class PolicyChange:
 @dataclass(frozen=True)
 class Crossfire:
     """``fires[i][j]``: the share of policy i's positives on which policy j fires; its own recall on the diagonal.
-
     ``elsewhere[j]`` is how often j fires on rows that are not its labelled positives: the rate to compare the column
-    with. A row that violates two policies, and is labelled for one, counts here too. None where there are no such rows.
-    """
+    with. A row that violates two policies, and is labelled for one, counts here too. None where there are no such
+    rows."""
 
     policies: list[str]
     fires: list[list[float | None]]
@@ -106,10 +105,8 @@ def report(
     trained_on: Mapping[str, int] = MappingProxyType({}),
 ) -> FleetReport:
     """The report on ``members``; ``before`` is the battery's last version on the same rows, None without one.
-    ``trained_on`` counts the rows that a policy's adapter knows.
-
-    A policy that no row is labelled for has no figures, and is in the cross-fire's columns alone.
-    """
+    ``trained_on`` counts the rows that a policy's adapter knows. A policy that no row is labelled for has no figures,
+    and is in the cross-fire's columns alone."""
     evaluations = tuple(
         evaluate(
             member.predictions(rows),
@@ -122,8 +119,13 @@ def report(
         for member in members
         if member.labelled(rows).any()
     )
-    drifts = () if before is None else tuple(_drifts(members, before, rows, evaluation, settings))
-    return FleetReport(evaluations, crossfire(members, rows), drifts)
+    now, old = ({member.policy.id: member for member in battery} for battery in (members, before or ()))
+    drifts = (
+        ()
+        if before is None
+        else (_drift(name, now.get(name), old.get(name), rows, evaluation, settings) for name in {**now, **old})
+    )
+    return FleetReport(evaluations, crossfire(members, rows), tuple(drifts))
 
 
 def crossfire(members: Sequence[Member], rows: Sequence[LabelledConversation]) -> Crossfire:
@@ -138,33 +140,19 @@ def crossfire(members: Sequence[Member], rows: Sequence[LabelledConversation]) -
     return Crossfire([member.policy.id for member in members], shares, elsewhere)
 
 
-def _drifts(
-    members: Sequence[Member],
-    before: Sequence[Member],
-    rows: Sequence[LabelledConversation],
-    evaluation: EvaluationSettings,
-    settings: FleetSettings,
-) -> list[PolicyChange]:
-    now, old = ({member.policy.id: member for member in battery} for battery in (members, before))
-    changes = []
-    for name in {**now, **old}:
-        if name not in now:
-            changes.append(PolicyChange(name, "gone", regressed=("gone",)))
-        elif name not in old:
-            changes.append(PolicyChange(name, "new"))
-        else:
-            changes.append(_drift(now[name], old[name], rows, evaluation, settings))
-    return changes
-
-
 def _drift(
-    member: Member,
-    old: Member,
+    name: str,
+    member: Member | None,
+    old: Member | None,
     rows: Sequence[LabelledConversation],
     evaluation: EvaluationSettings,
     settings: FleetSettings,
 ) -> PolicyChange:
-    name, own_N = member.policy.id, member.labelled(rows)
+    if member is None:
+        return PolicyChange(name, "gone", regressed=("gone",))
+    if old is None:
+        return PolicyChange(name, "new")
+    own_N = member.labelled(rows)
     mine, theirs = ((one.digest, one.point.temperature, one.point.threshold, one.point.bias) for one in (member, old))
     same = mine == theirs
     state = "unchanged" if same else "changed"

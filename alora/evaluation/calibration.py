@@ -2,6 +2,11 @@
 
 For F1 and cost the threshold follows from the calibrated probabilities, not from counting rows at every threshold: of
 few rows the best count is mostly luck. A rate (``fpr``, ``recall``) is counted, for it is a promise about rows.
+
+The log-odds of a label are a line over a score (Platt 1999), with a prior in place of his smoothed targets: the slope
+is log-normal around :data:`SLOPE` standard deviations of the score, the intercept is normal around 0. So few rows, or
+rows that are all told apart, do not call for certainty. The prior's strength was chosen on adapters of eight policies,
+each with random 36, 100 and 240 rows.
 """
 
 import math
@@ -18,13 +23,46 @@ from scipy.special import expit, log_softmax, logit, logsumexp, softmax
 from alora.config.schema import EvaluationSettings
 from alora.config.validate import of_another_target
 from alora.errors import ConfigError, DataError
-from alora.evaluation.platt import BIAS_WEIGHT, SLOPE, SLOPE_WEIGHT, fit_lines, spread
-from alora.evaluation.resampling import COVERAGE, Flags, Floats, Sweep, draw_counts, ratio, sweep
+from alora.evaluation.metrics import COVERAGE, Flags, Floats, Sweep, draw_counts, ratio, sweep
 from alora.verdict import MOST_BIAS, TENTHS, OperatingPoint, tenth
 
+SLOPE = 1.5  # in units of one over the score's standard deviation
+SLOPE_WEIGHT, BIAS_WEIGHT = 1.0, 3.0  # precisions of the prior: of the logarithm of the slope, and of the intercept
+_STEPS, _CLOSE = 50, 1e-9
 _LEAST = 1e-9  # of a probability, whose log-odds are then finite
 # What a threshold can be chosen for, with its default rate; "none" is what an uncalibrated adapter has.
 TARGETS: Mapping[str, float | None] = {"f1": None, "fpr": 0.01, "recall": 0.95, "cost": None}
+
+
+def spread(score_N: Floats) -> float:
+    """Standard deviation of a score, and 1e-3 where it has none to speak of."""
+    return max(float(np.std(score_N)), 1e-3)
+
+
+def fit_lines(score_N: Floats, positive_N: Floats, counts_SN: Floats) -> tuple[Floats, Floats]:
+    """``slope_S`` and ``bias_S`` of ``P(positive) = expit(slope * score + bias)``, per resample by draw counts.
+
+    Newton's method with the Gauss-Newton matrix, in the logarithm of the slope.
+    """
+    centre = np.log(SLOPE / spread(score_N))
+    log_slope_S, bias_S = np.full(len(counts_SN), centre), np.zeros(len(counts_SN))
+    for _ in range(_STEPS):
+        scaled_SN = np.exp(log_slope_S)[:, None] * score_N
+        chance_SN = expit(scaled_SN + bias_S[:, None])
+        missed_SN = counts_SN * (positive_N - chance_SN)
+        weight_SN = counts_SN * chance_SN * (1 - chance_SN)
+        down_S = (missed_SN * scaled_SN).sum(1) - SLOPE_WEIGHT * (log_slope_S - centre)
+        across_S = missed_SN.sum(1) - BIAS_WEIGHT * bias_S
+        a_S = (weight_SN * scaled_SN**2).sum(1) + SLOPE_WEIGHT
+        b_S = (weight_SN * scaled_SN).sum(1)
+        c_S = weight_SN.sum(1) + BIAS_WEIGHT
+        determinant_S = a_S * c_S - b_S**2
+        step_S = np.clip((c_S * down_S - b_S * across_S) / determinant_S, -0.5, 0.5)
+        shift_S = np.clip((a_S * across_S - b_S * down_S) / determinant_S, -2.0, 2.0)
+        log_slope_S, bias_S = log_slope_S + step_S, bias_S + shift_S
+        if max(np.abs(step_S).max(initial=0), np.abs(shift_S).max(initial=0)) < _CLOSE:
+            break
+    return np.exp(log_slope_S), bias_S
 
 
 def positive_probability(logits_NL: Floats, temperature: float = 1.0, bias: float = 0.0) -> Floats:
@@ -64,7 +102,7 @@ def fit_rules(
 def fit_calibration(logits_NL: Floats, label_ids_N: NDArray[np.int64]) -> tuple[float, float]:
     """The temperature (Guo et al. 2017) and the positive label's bias that make the labels likeliest.
 
-    Under the prior of :mod:`alora.evaluation.platt`, so both stay finite where the rows are few or all told apart.
+    Under the same prior as :func:`fit_lines`, so both stay finite where the rows are few or all told apart.
     """
     logits_NL = np.asarray(logits_NL, dtype=np.float64)
     margin_N = logits_NL[:, 0] - np.asarray(logsumexp(logits_NL[:, 1:], axis=1))
@@ -119,8 +157,8 @@ def choose_threshold(
 def _expected(positive_N: Flags, probability_N: Floats, counts_SN: Floats, costs: tuple[float, float] | None) -> Floats:
     """Per resample the threshold with the lowest expected cost, or with the highest expected F1.
 
-    The resample's own line (:func:`~alora.evaluation.platt.fit_lines`) says how likely a violation is. A false alarm is
-    worth its cost from ``alarm / (alarm + miss)`` on. F1 is highest at half of itself (Lipton et al. 2014).
+    The resample's own line (:func:`fit_lines`) says how likely a violation is. A false alarm is worth its cost from
+    ``alarm / (alarm + miss)`` on. F1 is highest at half of itself (Lipton et al. 2014).
     """
     score_N = logit(np.clip(probability_N, _LEAST, 1 - _LEAST))
     slope_S, bias_S = fit_lines(score_N, positive_N.astype(np.float64), counts_SN)

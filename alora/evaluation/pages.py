@@ -15,13 +15,12 @@ from alora.errors import CheckFailed, RunError
 from alora.evaluation.doubts import doubts
 from alora.evaluation.records import Evaluation
 from alora.evaluation.report import Page, render_overview, render_page
-from alora.evaluation.scored import Judged, Scored, write_predictions
-from alora.evaluation.tables import write_evaluations
+from alora.evaluation.tables import Judged, Scored, write_evaluations, write_predictions
 from alora.policy import Policy
 from alora.text import leaves, note
 from alora.training.layout import POLICIES, REPORT, link_only
-from alora.training.record import read_training
 from alora.training.schedule import unfinished
+from alora.training.track import read_training
 
 if TYPE_CHECKING:
     from alora.training.training_run import TrainingRun
@@ -32,12 +31,7 @@ _SHOWN = ("base", "adapter", "policy", "policies", "data", "prompt", "evaluation
 def write_page(
     file: Path, judged: Judged, evaluation: EvaluationSettings, settings: Mapping[str, Any], training: Path
 ) -> None:
-    """Write one policy's page.
-
-    Args:
-        settings: those that the figures depend on, section by section.
-        training: the record of its training, which may be missing.
-    """
+    """Write one policy's page, with the settings that its figures depend on; its training may have no record."""
     losses, trained, text = _training(training)
     # Without the command, which may be a resume's.
     versions = {name: value for name, value in describe_environment().items() if name != "command"}

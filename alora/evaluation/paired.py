@@ -11,16 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import norm, rankdata
 
+from alora.evaluation.metrics import COVERAGE, Flags, Floats, auroc, draw_counts, ratio, sweep
 from alora.evaluation.records import Estimate
-from alora.evaluation.resampling import COVERAGE, Flags, Floats, auroc, draw_counts, ratio, sweep
 
 
 @dataclass(frozen=True)
 class Difference:
     """AUROC of the first method minus that of the second. ``samples_S`` are the bootstrap's differences.
-
-    ``p_bootstrap`` and ``p_delong`` are two-sided: how often chance alone shows a difference like this.
-    """
+    ``p_bootstrap`` and ``p_delong`` are two-sided: how often chance alone shows a difference like this."""
 
     value: float
     low: float

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from alora.config.schema import ScoringSettings
 from alora.data.conversation import LabelledConversation
 from alora.evaluation.calibration import all_probabilities, verdicts
-from alora.evaluation.resampling import Flags, Floats
+from alora.evaluation.metrics import Flags, Floats
 from alora.policy import Policy
 from alora.prompt.render import Question, Renderer, Suffix
 from alora.verdict import OperatingPoint, highest
@@ -39,10 +39,8 @@ class LabelScorer(Protocol):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Label logits of one policy on the rows that are labelled for it.
-
-    ``truncated`` counts the rows that lost tokens to ``prompt.max_prefix_tokens``.
-    """
+    """Label logits of one policy on the rows that are labelled for it. ``truncated`` counts the rows that lost tokens
+    to ``prompt.max_prefix_tokens``."""
 
     policy: Policy
     logits_NL: Floats
@@ -78,11 +76,9 @@ def held_out_predictions(
 def out_of_fold_predictions(
     policy: Policy, rows: Sequence[LabelledConversation], logits_NL: Floats | Sequence[Sequence[float]]
 ) -> Predictions:
-    """What the folds' adapters answered to ``rows``, on the scale of the adapter that learnt from all of them.
-
-    That adapter has seen ``folds / (folds - 1)`` times the rows, so it tells unseen ones apart better, and what fits
-    the folds' logits would leave its probabilities too close to a half (see :data:`SURER`).
-    """
+    """What the folds' adapters answered to ``rows``, on the scale of the adapter that learnt from all of them. That
+    adapter has seen ``folds / (folds - 1)`` times the rows, so it tells unseen ones apart better, and what fits the
+    folds' logits would leave its probabilities too close to a half (see :data:`SURER`)."""
     folds = len({row.folds[policy.id] for row in rows})
     answered = held_out_predictions(policy, rows, logits_NL)
     return replace(answered, logits_NL=answered.logits_NL * (1 - 1 / folds) ** SURER)
@@ -103,11 +99,9 @@ def predict(
     progress: str = "evaluating",
     max_tokens: int = MAX_TOKENS,
 ) -> list[Predictions]:
-    """Score ``rows`` with the scorer's adapters, adapter ``i`` answering ``policies[i]`` at ``suffixes[i]``.
-
-    A row is scored once, by the policies that it carries a label for; a row without any is skipped. ``progress`` names
-    the bar; an empty name shows none. ``max_tokens``: see :func:`batched`.
-    """
+    """Score ``rows`` with the scorer's adapters, adapter ``i`` answering ``policies[i]`` at ``suffixes[i]``. A row is
+    scored once, by the policies that it carries a label for; a row without any is skipped. ``progress`` names the bar;
+    an empty name shows none. ``max_tokens``: see :func:`batched`."""
     kept_P: list[list[list[float]]] = [[] for _ in policies]
     truncated_P = [0] * len(policies)
     wanted = [row for row in rows if any(policy.id in row.labels for policy in policies)]

@@ -17,14 +17,20 @@ import numpy as np
 
 from alora.config.schema import EvaluationSettings
 from alora.data.findings import Finding
+from alora.evaluation.bag_of_words import likelier_labels
 from alora.evaluation.doubts import doubts, spoken
 from alora.evaluation.html import page_template
-from alora.evaluation.metrics import reliability_points, roc_points
-from alora.evaluation.noise import likelier_labels
+from alora.evaluation.metrics import Flags, Floats, Sweep, reliability_points, roc_points, sweep
 from alora.evaluation.records import Evaluation
-from alora.evaluation.resampling import Flags, Floats, Sweep, sweep
-from alora.evaluation.scored import Judged, Scored
-from alora.evaluation.tables import HEADINGS, describe_operating_point, estimate_cell, figure_rows, table_rows
+from alora.evaluation.tables import (
+    HEADINGS,
+    Judged,
+    Scored,
+    describe_operating_point,
+    estimate_cell,
+    figure_rows,
+    table_rows,
+)
 from alora.training.layout import PAGE_MARK
 
 SHOWN, EXCERPT = 20, 600  # rows in a list, characters of a text

@@ -1,37 +1,39 @@
-"""Compute an evaluation from predictions; format it as table rows; write and read ``evaluation.json``."""
+"""Compute an evaluation from predictions; format it as table rows; write and read ``evaluation.json``, and write
+every row's probability into ``predictions.parquet``."""
 
+import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from alora.atomic import write_json
+from alora.atomic import write_json, write_pieces
 from alora.config.schema import EvaluationSettings
+from alora.data.conversation import LabelledConversation
 from alora.data.findings import Finding
 from alora.errors import RunError
 from alora.evaluation.doubts import doubts
-from alora.evaluation.metrics import compute_metrics
+from alora.evaluation.metrics import Flags, Floats, compute_metrics
 from alora.evaluation.paired import worth_samples
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
-from alora.evaluation.resampling import Flags, Floats
+from alora.policy import Policy
 from alora.received import DAMAGED, decode, refused, require_sealed, require_version
 from alora.text import content_digest, read_json
+from alora.training.layout import MARK, PREDICTED
 from alora.verdict import OperatingPoint
 
 _REMEDY = "run `alora evaluate` again"
-HEADINGS = ("policy", "method", "rows", "AUROC", "AUPRC", "F1", "precision", "recall", "R@1%FPR", "R@5%FPR", "ECE")
-_TITLES = {
-    "balanced_accuracy": "balanced accuracy",
-    "f1": "F1",
-    "auroc": "AUROC",
-    "auprc": "AUPRC",
-    "recall_at_1_fpr": "recall at 1 % FPR",
-    "recall_at_5_fpr": "recall at 5 % FPR",
-    "ece": "ECE",
-}
-_COLUMNS = ("auroc", "auprc", "f1", "precision", "recall", "recall_at_1_fpr", "recall_at_5_fpr", "ece")
+COLUMNS = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "precision": "precision", "recall": "recall",
+           "recall_at_1_fpr": "R@1%FPR", "recall_at_5_fpr": "R@5%FPR", "ece": "ECE"}  # fmt: skip
+HEADINGS = ("policy", "method", "rows", *COLUMNS.values())
+_TITLES = COLUMNS | {"recall_at_1_fpr": "recall at 1 % FPR", "recall_at_5_fpr": "recall at 5 % FPR",
+                     "balanced_accuracy": "balanced accuracy"}  # fmt: skip
 
 
 def evaluate(
@@ -85,7 +87,7 @@ def table_rows(evaluations: Sequence[Evaluation]) -> list[list[str]]:
             item.policy,
             item.method,
             f"{item.metrics.rows} ({item.metrics.positives}+)",
-            *(estimate_cell(item.metrics.figures[name], with_interval=name == "auroc") for name in _COLUMNS),
+            *(estimate_cell(item.metrics.figures[name], with_interval=name == "auroc") for name in COLUMNS),
         ]
         for item in evaluations
     ]
@@ -142,3 +144,70 @@ def estimate_cell(estimate: Estimate, with_interval: bool) -> str:
     if not with_interval or estimate.low is None or estimate.high is None:
         return f"{estimate.value:.3f}"
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A method's figures, and its predictions by split: where it was calibrated, where it was measured."""
+
+    evaluation: Evaluation
+    predictions: Mapping[str, Predictions]
+
+    def probability_NL(self, split: str) -> Floats:
+        return self.predictions[split].probability_NL(self.evaluation.operating_point)
+
+    def verdicts_N(self, split: str) -> NDArray[np.int64]:
+        return self.predictions[split].verdicts_N(self.evaluation.operating_point)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A policy's methods, its adapter first, and the rows that they were asked about, by split."""
+
+    policy: Policy
+    methods: Sequence[Scored]
+    rows: Mapping[str, Sequence[LabelledConversation]]
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        return [method.evaluation for method in self.methods]
+
+
+def write_predictions(file: Path, judged: Sequence[Judged]) -> None:
+    """Write a line for each policy, split, method and row: calibrated probabilities, and no text of a conversation."""
+    lines = [
+        line
+        for of_policy in judged
+        for method in of_policy.methods
+        for split in method.predictions
+        for line in _lines(of_policy, method, split)
+    ]
+    table = pa.Table.from_pylist(lines).replace_schema_metadata({MARK: PREDICTED})
+    content = io.BytesIO()
+    pq.write_table(table, content)
+    write_pieces(file, [content.getvalue()])
+
+
+def _lines(judged: Judged, method: Scored, split: str) -> list[dict[str, Any]]:
+    labels, predictions = judged.policy.labels, method.predictions[split]
+    return [
+        {
+            "policy": judged.policy.id,
+            "split": split,
+            "method": method.evaluation.method,
+            "id": row.conversation.id,
+            "where": row.where,
+            "label": labels[label],
+            "verdict": labels[verdict],
+            "probability": probability_L[0],
+            "labels": list(labels),
+            "probabilities": probability_L,
+        }
+        for row, label, verdict, probability_L in zip(
+            judged.rows[split],
+            predictions.label_ids_N.tolist(),
+            method.verdicts_N(split).tolist(),
+            method.probability_NL(split).tolist(),
+            strict=True,
+        )
+    ]

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from alora.base.describe import DescribedBase
 from alora.base.load import LoadedBase
+from alora.base.stored import DescribedBase
 from alora.bundle.battery import require_one_prefix
 from alora.bundle.golden import disagreement, tolerance
 from alora.bundle.read import Bundle

@@ -2,13 +2,12 @@
 
 In the order things happen:
 
-1. ``cases`` turns prompts into calls: single, short, long, and a left-padded batch.
-2. ``capture`` runs one call on a model and keeps every layer's K and V.
-3. ``reach`` derives from the adapter's targets where its effect must show at the activation token.
-4. ``compare`` judges a pair of captures, integer by integer.
-5. ``handover`` gives a cached prefix to the adapter and checks the cache afterwards.
-6. ``controls`` plants seven faults, each of which the same comparison must find.
-7. ``certify`` runs all of it for each dtype and returns the ``certificate``.
+1. ``capture`` turns prompts into calls (single, short, long, and a left-padded batch), runs one on a model and keeps
+   every layer's K and V.
+2. ``compare`` derives from the adapter's targets where its effect must show at the activation token, and judges a pair
+   of captures, integer by integer.
+3. ``controls`` plants seven faults, each of which the same comparison must find.
+4. ``certify`` runs all of it for each dtype, gives a cached prefix to the adapter, and returns the ``certificate``.
 
 ``pytest_plugin`` brings the check into users' own repositories. pytest imports ``pytest_plugin`` alone, which imports
 torch only when a test uses it.

@@ -2,22 +2,38 @@
 
 The definition, per row of a call: every K and V of every layer, and the last layer's output, at every token before
 the activation index has the same bits with and without the adapter; and at the activation index every tensor that the
-adapter can reach (:mod:`alora.identity.reach`) has at least one element with other bits.
+adapter can reach has at least one element with other bits.
+
+K (or V) of layer n can depend on the adapter in two ways: layer n's own projection to K (or V) is adapted, or any
+module of an earlier layer is, through the hidden state. So K of layer n must differ at the activation token when
+``k_proj`` of layer n is adapted or when some layer before n holds an adapted module; V likewise; and the last layer's
+output must differ when any layer holds one. One layer of an adapter is enough for all of that, so each adapted module
+is also checked by itself.
 
 Padding holds no token and is left out: under eager attention (transformers 5.19) a padding position, all of whose keys
 are masked, averages over the whole row, the adapted suffix included. No token ever attends to it.
 """
 
-from collections.abc import Callable, Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
 
-from alora.identity.capture import Call, Capture, Site
+from alora.errors import AdapterError
+from alora.identity.capture import OUTPUT, Call, Capture, Site
 
 PREFIX, ACTIVATION = "prefix", "activation"
+# Module names of transformers 5.19 that produce K and V; fused ones produce both.
+_MAKES = dict.fromkeys(("k_proj", "key"), "K") | dict.fromkeys(("v_proj", "value"), "V")
+_FUSED = ("kv_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "kv_a_proj_with_mqa", "kv_b_proj")
+_MAKES |= dict.fromkeys(_FUSED, "KV")
+_LAYER = re.compile(r"\.(\d+)\.")
+_HEAD = re.compile(r"(^|\.)(lm_head|embed_out)$")
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Differs = Callable[[Tensor, Tensor], Tensor]
@@ -25,11 +41,9 @@ Differs = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class KVFinding:
-    """One way in which a pair of captures breaks the definition.
-
-    ``position`` counts from the row's own first token. ``elements`` is how many elements of that token's tensor
-    differ; for an ``activation`` finding it is 0, the fault being that none does.
-    """
+    """One way in which a pair of captures breaks the definition. ``position`` counts from the row's own first token.
+    ``elements`` is how many elements of that token's tensor differ; for an ``activation`` finding it is 0, the fault
+    being that none does."""
 
     check: str
     case: str
@@ -105,10 +119,8 @@ def count_sites(call: Call, base: Capture, adapted: Capture) -> dict[Site, SiteC
 
 
 def changed_shares(call: Call, base: Capture, adapted: Capture) -> dict[str, dict[str, list[float]]]:
-    """Where a pair differs, to look at: row name → site → per token the share of elements with other bits.
-
-    Padding is left out, so the first entry is the row's own first token.
-    """
+    """Where a pair differs, to look at: row name → site → per token the share of elements with other bits. Padding is
+    left out, so the first entry is the row's own first token."""
     rows: dict[str, dict[str, list[float]]] = {}
     for site, row, count_T in _differences(call, base, adapted):
         width = base.sites[site][0, 0].numel()
@@ -125,3 +137,67 @@ def _differences(
         count_BT = differs(tensor, adapted.sites[site]).flatten(2).sum(dim=2)
         for row in range(len(call.activation_B)):
             yield site, row, count_BT[row].cpu()
+
+
+def adapted_modules(model: nn.Module) -> dict[str, Any]:
+    """The modules that a ``PeftModel`` adapts, by their names in the base."""
+    return {
+        name.removeprefix("base_model.model."): module
+        for name, module in model.named_modules()
+        if isinstance(module, LoraLayer)
+    }
+
+
+@contextmanager
+def record_active(modules: Mapping[str, Any], call: Call, active: set[str]) -> Iterator[None]:
+    """Add to ``active`` each module that, in runs of ``call`` inside the block, changes a row's first activated token.
+    Each is compared to its own base layer on the same input: a difference that comes from an earlier layer does not
+    count. The head gets the last token alone, so that token is compared there."""
+    base: dict[str, torch.Tensor] = {}
+
+    def rows_of(name: str, output_BTD: torch.Tensor) -> torch.Tensor:
+        if output_BTD.ndim != 3:
+            raise AdapterError(
+                f"the base calls {name} on the tokens of all rows in one dimension {tuple(output_BTD.shape)}, so "
+                "neither PEFT's aLoRA nor this check knows which of them are activated; train the adapter without "
+                f"{name.rpartition('.')[2]} in adapter.targets"
+            )
+        positions = call.activation_B if output_BTD.shape[1] == call.tokens else [-1] * len(call.activation_B)
+        return output_BTD[range(len(positions)), positions]
+
+    def keep(name: str) -> Any:
+        return lambda _module, _inputs, output: base.__setitem__(name, rows_of(name, output))
+
+    def judge(name: str) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+            if bits_differ(base[name], rows_of(name, output)).any():
+                active.add(name)
+
+        return hook
+
+    hooks = [module.base_layer.register_forward_hook(keep(name)) for name, module in modules.items()]
+    hooks += [module.register_forward_hook(judge(name)) for name, module in modules.items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def reached_sites(module_names: Iterable[str], layers: int) -> frozenset[Site]:
+    """The sites that must differ at the activation token, for a base of ``layers`` layers. A module outside every layer
+    (an embedding) reaches everything; the head reaches no site, only the logits."""
+    sites: set[Site] = set()
+    first_touched = layers
+    for name in module_names:
+        if _HEAD.search(name):
+            continue
+        numbered = _LAYER.search(name)
+        layer = int(numbered.group(1)) if numbered else -1
+        first_touched = min(first_touched, layer)
+        for kind in _MAKES.get(name.rpartition(".")[2], "") if numbered else "":
+            sites.add(Site(layer, kind))
+    if first_touched < layers:
+        sites.add(OUTPUT)
+    sites.update(Site(layer, kind) for layer in range(first_touched + 1, layers) for kind in "KV")
+    return frozenset(sites)

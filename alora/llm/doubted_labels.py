@@ -13,7 +13,7 @@ from alora.config.secrets import in_the_clear
 from alora.data.check import Rows
 from alora.data.findings import WARNING, Finding
 from alora.errors import ConfigError
-from alora.evaluation.noise import WORDS_KNOW, Doubt, doubtful_labels, doubts_of
+from alora.evaluation.bag_of_words import WORDS_KNOW, Doubt, doubtful_labels, doubts_of
 from alora.llm.judge import SURE, ask, require_settings
 from alora.policy import Policy
 from alora.text import note

@@ -12,9 +12,7 @@ INVOCATION = "Policy check:"
 @dataclass(frozen=True)
 class Truncation:
     """What a conversation lost to fit: tokens of the prefix before and after, and from where they were taken.
-
-    ``tokens_before`` leaves out what a conversation beyond :func:`~alora.prompt.truncate.bounded` lost first.
-    """
+    ``tokens_before`` leaves out what a conversation beyond :func:`~alora.prompt.truncate.bounded` lost first."""
 
     tokens_before: int
     tokens_after: int
@@ -73,10 +71,8 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Question:
-    """One conversation and the adapters that answer about it: their numbers in a scorer, one suffix each.
-
-    Of a conversation in windows there are several; ``more`` are yet to come.
-    """
+    """One conversation and the adapters that answer about it: their numbers in a scorer, one suffix each. Of a
+    conversation in windows there are several; ``more`` are yet to come."""
 
     prefix: Prefix
     suffixes: Sequence[Suffix]

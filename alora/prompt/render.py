@@ -25,8 +25,7 @@ from alora.policy import CONVERSATION, LAST_TURN, Policy
 from alora.prompt.parts import INVOCATION, Prefix, Prompt, Question, Suffix, Truncation
 from alora.prompt.template import take_apart
 from alora.prompt.tokens import panics_refused, text_encoder
-from alora.prompt.truncate import MARKERS_AT_MOST, Turn, bounded, fit
-from alora.prompt.windows import windows
+from alora.prompt.truncate import MARKERS_AT_MOST, Turn, bounded, fit, windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

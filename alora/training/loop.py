@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import TrainerCallback, TrainingArguments
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from alora.adapter.bank import Bank
@@ -21,18 +21,35 @@ from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
 from alora.prefix.store import PrefixStore, memory_budget, open_store
 from alora.text import read_json
-from alora.training.checkpoints import PREFIX_CACHE, last_whole_checkpoint
-from alora.training.examples import Example, balanced, collate
-from alora.training.folds import Members
-from alora.training.gradients import GradientExchange, GradientWatch, PolicyClip
+from alora.training.examples import Example, Members, balanced, collate
+from alora.training.layout import PREFIX_CACHE, last_whole_checkpoint, remove_checkpoints
 from alora.training.model import SharedPrefixModel
-from alora.training.processes import ALONE, Processes, current_processes, home
-from alora.training.progress import TrainingBar
-from alora.training.run_folder import remove_checkpoints
+from alora.training.processes import ALONE, Processes, current_processes, home, is_sharded
 from alora.training.schedule import Schedule, make_schedule, width_of
-from alora.training.sharding import is_sharded
-from alora.training.track import Logits, Standing, Tracker
+from alora.training.track import GradientStep, Logits, Standing, Tracker
 from alora.training.trainer import SharedPrefixTrainer
+
+
+class TrainingBar(ProgressCallback):
+    """``transformers.ProgressCallback`` with the latest losses behind the bar; that one prints every log entry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: dict[str, float] = {}
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Open the bar, at the step that a resumed run goes on from."""
+        self.current_step = state.global_step
+        if state.is_world_process_zero:
+            self.training_bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+        """Show the latest training and validation loss."""
+        for key, name in (("loss", "loss"), ("eval_loss", "validation")):
+            if logs and key in logs:
+                self._shown[name] = float(logs[key])
+        if self.training_bar is not None:
+            self.training_bar.set_postfix(self._shown)
 
 
 @dataclass(frozen=True)
@@ -90,12 +107,7 @@ def fit(
         train_dataset=members.train(train),
         eval_dataset=held_out,
         data_collator=collate,
-        callbacks=[
-            GradientExchange(bank, tracker, processes),
-            GradientWatch(bank, tracker),
-            *([PolicyClip(bank, settings.max_grad_norm)] if settings.max_grad_norm else []),
-            *callbacks,
-        ],
+        callbacks=[GradientStep(bank, tracker, processes, settings.max_grad_norm), *callbacks],
         tracker=tracker,
         max_suffix_tokens=settings.max_suffix_tokens,
     )
@@ -163,11 +175,9 @@ def finite_entry(entry: Mapping[str, float]) -> dict[str, float | None]:
 
 @contextlib.contextmanager
 def tensor_cores(device: torch.device, base_dtype: torch.dtype) -> Iterator[None]:
-    """Let the float32 adapters of a half-precision base on a GPU multiply as TF32.
-
-    The half-precision base rounds more than TF32 adapters do, and without tensor cores the adapters take far more
-    time than their share of the arithmetic.
-    """
+    """Let the float32 adapters of a half-precision base on a GPU multiply as TF32. The half-precision base rounds more
+    than TF32 adapters do, and without tensor cores the adapters take far more time than their share of the
+    arithmetic."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda" and base_dtype in (torch.bfloat16, torch.float16):
         torch.set_float32_matmul_precision("high")
@@ -180,7 +190,7 @@ def tensor_cores(device: torch.device, base_dtype: torch.dtype) -> Iterator[None
 def _arguments(schedule: Schedule, checkpoints: Path, device: torch.device) -> TrainingArguments:
     return TrainingArguments(
         **trainer_options(schedule, checkpoints, device),
-        max_grad_norm=0.0,  # PolicyClip does it, policy by policy
+        max_grad_norm=0.0,  # GradientStep does it, policy by policy
         remove_unused_columns=False,
         label_names=["labels"],
     )

@@ -8,6 +8,10 @@ passes than another, or none. (DistributedDataParallel reduces in every backward
 every process.)
 
 The first process makes a decision that all must share and broadcasts it, or it follows from reduced values.
+
+A frozen base may lie in parts, each process with a share of every layer (FSDP2, ``fully_shard``), whose weights are
+gathered when its forward or backward needs them and dropped after it. The embedding, the final norm and the head stay
+whole: label logits read single rows of the head. Adapters stay whole too.
 """
 
 import atexit
@@ -17,15 +21,20 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import torch
 from accelerate import PartialState
-from torch import distributed
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
-from alora.errors import RunError
+from alora.base.load import LoadedBase, choose_device, choose_dtype, load_base
+from alora.config.schema import BaseSettings, Recipe
+from alora.errors import BaseError, RunError
 
 _BACKWARD = 3  # a suffix token, forward and backward, costs as much as this many prefix tokens
 _LINGER = 2.0  # seconds for the first that failed to say why, before the launcher ends all
@@ -140,10 +149,8 @@ def current_processes() -> Processes:
 
 
 def first_to_fail() -> bool:
-    """Whether this process is the one to say why all of them end.
-
-    The others wait for a moment, because a launcher ends all processes once one has ended.
-    """
+    """Whether this process is the one to say why all of them end. The others wait for a moment, because a launcher ends
+    all processes once one has ended."""
     try:
         store = distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage] public by its documentation
             os.environ["MASTER_ADDR"],
@@ -185,3 +192,60 @@ def share_out(prefixes: Sequence[tuple[int, ...]], suffix_tokens: Sequence[int],
         rank = min(range(count), key=lambda rank: (load[rank] + costs[rank], rank))
         owners[index], load[rank] = rank, load[rank] + costs[rank]
     return owners
+
+
+def open_base(recipe: Recipe, processes: Processes) -> LoadedBase:
+    """The base that a recipe trains on, in parts where it asks for that and there are several processes."""
+    if recipe.training.shard_base and processes.count > 1:
+        return load_sharded(recipe.base, processes)
+    return load_base(recipe.base, progress=processes.first)
+
+
+def whole(base: LoadedBase, recipe: Recipe) -> LoadedBase:
+    """``base`` as one process can score with it: loaded once more where parts of it lie elsewhere."""
+    return load_base(recipe.base) if is_sharded(base.model) else base
+
+
+def load_sharded(settings: BaseSettings, processes: Processes) -> LoadedBase:
+    """Load a base into CPU memory and leave this process's share of its layers on its device."""
+    if settings.quantization not in (None, "none"):
+        raise BaseError(
+            f"training.shard_base=true splits the weights that base.quantization={settings.quantization} packs; use "
+            "one of the two"
+        )
+    device = choose_device(settings.device)
+    dtype = str(choose_dtype(settings.dtype, device)).removeprefix("torch.")
+    base = load_base(replace(settings, device="cpu", dtype=dtype), progress=processes.first)
+    shard_layers(base.model, device, processes.count)
+    return base
+
+
+def shard_layers(model: nn.Module, device: torch.device, count: int) -> None:
+    """Split each decoder layer of ``model`` over ``count`` processes, in place; the rest goes to ``device`` whole."""
+    mesh = init_device_mesh(device.type, (count,))
+    decoder, layers = _layers(model)
+    for layer in layers:
+        fully_shard(layer, mesh=mesh)
+    inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    whole = {parameter for parameter in model.parameters() if id(parameter) not in inside}
+    with torch.no_grad():
+        for parameter in whole:
+            parameter.data = parameter.data.to(device)
+        for buffer in model.buffers():
+            buffer.data = buffer.data.to(device)
+    # The root gathers nothing itself; it lets the next layer be gathered while one computes.
+    fully_shard(decoder, mesh=mesh, ignored_params=whole)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether parts of ``model`` lie on other processes."""
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def _layers(model: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
+    find = getattr(model, "get_decoder", None)
+    decoder = find() if callable(find) else None
+    layers = getattr(decoder, "layers", None)
+    if not isinstance(decoder, nn.Module) or not isinstance(layers, nn.ModuleList):
+        raise BaseError(f"{type(model).__name__} has no list of decoder layers to split; set training.shard_base=false")
+    return decoder, layers

@@ -3,26 +3,34 @@
 The policies of a bank are trained together but judged apart: each keeps the weights of its own best validation loss,
 stops when that has not improved for a while, and is dropped when its loss is no longer finite. A stopped or dropped
 policy costs nothing from then on and never touches the others. A policy in folds is judged by its folds' answers, which
-are kept with the weights: they are what its operating point is fitted to.
+are kept with the weights: they are what its operating point is fitted to. ``training.json`` says how one policy was
+trained, for whatever uses its adapter.
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights, save_tensors
 from alora.atomic import write_json
-from alora.training.folds import Members
+from alora.errors import RunError
+from alora.received import CHANGED, DAMAGED, decode, refused
+from alora.text import read_json
+from alora.training.examples import Members
+from alora.training.processes import ALONE, Processes
 
 _REMEDY = "lower training.learning_rate, look at its rows, or take base.dtype=float32"
 Logits = list[list[float]]  # [n, L], in the order of the rows
 _SMOOTHED_OVER = 50  # rows
+_PUT_BACK = "put the run's own file back, name a bundle of the run alone, or remove the file and train again"
 _WEIGHTS, _STATE = "best.safetensors", "policies.json"
 
 
@@ -82,10 +90,8 @@ class Tracker:
                     standing.stopped_at = step
 
     def astray(self, tally: "Tally", step: int) -> list[int]:
-        """Take in the training losses since the last call; the policies whose smoothed loss has doubled.
-
-        A loss below that of guessing between two labels counts as that. The second time a policy is dropped.
-        """
+        """Take in the training losses since the last call; the policies whose smoothed loss has doubled. A loss below
+        that of guessing between two labels counts as that. The second time a policy is dropped."""
         found, losses, rows_P = [], tally.means(), tally.sums[:, -1].tolist()
         for policy in sorted({self.members.owners[adapter] for adapter in self.active} & losses.keys()):
             standing, loss = self.standings[policy], losses[policy]
@@ -187,3 +193,105 @@ class Tally:
         """Least column mean of each policy that was seen; NaN where any column is."""
         seen = {policy: sums for policy, sums in enumerate(self.sums) if sums[-1] > 0}
         return {policy: (sums[:-1] / sums[-1]).min().item() for policy, sums in seen.items()}
+
+
+class GradientStep(TrainerCallback):
+    """Between backward and the optimiser's step: gradients are added over the processes, each policy's first one is
+    looked at, and each is clipped by its own norm (0: not), so that one policy's outlier leaves another's step alone.
+
+    A policy without a first gradient is given up: the activation is missing, the hooks do not fire, or the base's
+    kernels lose the gradient. Training stops when no policy is left.
+    """
+
+    def __init__(self, bank: Bank, tracker: Tracker, processes: Processes = ALONE, limit: float = 0.0) -> None:
+        self._bank, self._tracker, self._processes, self._limit = bank, tracker, processes, limit
+        self._seen: set[int] = set()
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._processes.count > 1:
+            self._agree(state.global_step, args.device)
+            for parameter in self._bank.parameters():
+                if parameter.grad is None:  # no row here in this step, but all_reduce needs every process
+                    parameter.grad = torch.zeros_like(parameter)
+            # A sum, not a mean: losses are weighted by the whole batch's counts.
+            self._processes.add(grad for p in self._bank.parameters() if (grad := p.grad) is not None)
+        fresh = self._tracker.trained - self._seen
+        self._seen |= fresh
+        self._tracker.trained.clear()  # of this step; accumulation fills it again
+        for policy in sorted(fresh & self._tracker.active):
+            # B starts at zero, so the first gradient of A is zero, and that of B must not be.
+            dead = [name for name, (da, db) in self._bank.gradients(policy).items() if not (db.any() or da.any())]
+            if dead:
+                self._tracker.drop(policy, _no_gradient(dead))
+        if not self._tracker.active:
+            control.should_training_stop = True
+        if self._limit:
+            self._bank.clip_gradients(self._limit)
+
+    def _agree(self, step: int, device: torch.device) -> None:
+        """A policy that had a row, or diverged, on one process did so on all."""
+        adapters, policies = range(len(self._tracker.members.owners)), range(len(self._tracker.standings))
+        flags = [adapter in self._tracker.trained for adapter in adapters]
+        flags += [self._tracker.standings[policy].dropped is not None for policy in policies]
+        flags = self._processes.any(flags, device)
+        self._tracker.trained.update(adapter for adapter in adapters if flags[adapter])
+        for policy in policies:
+            if flags[len(adapters) + policy] and self._tracker.standings[policy].dropped is None:
+                self._tracker.drop_diverged(policy, step)
+
+
+def _no_gradient(layers: Sequence[str]) -> str:
+    return (
+        f"no gradient reached {len(layers)} adapted layer(s) after the first step ({', '.join(layers[:3])}); the "
+        "adapter would stay what it is. Check adapter.targets, and that the base is not quantized by a method whose "
+        "kernels drop gradients"
+    )
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """One policy's part of a training; ``settings`` have nothing left open, ``losses`` are curves by step."""
+
+    policy: str | None = None
+    adapter_digest: str | None = None
+    standing: Standing = field(default_factory=Standing)
+    steps: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    losses: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    peak_bytes: int = 0
+    out_of_fold: Logits | None = None
+    history: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def hyperparameters(self) -> dict[str, str]:
+        """How the policy was trained, in words."""
+        facts = {"steps": self.steps, "best_step": self.standing.best_step, **self.settings}
+        return {name: str(value) for name, value in facts.items()}
+
+
+def read_training(file: Path) -> TrainingRecord:
+    """RunError where it cannot be read; a key that this version does not know is left alone."""
+    content = read_json(file, RunError, _PUT_BACK)
+    try:
+        return decode(
+            TrainingRecord, {item.name: content[item.name] for item in fields(TrainingRecord) if item.name in content}
+        )
+    except TypeError as error:
+        raise refused(RunError, DAMAGED, f"{file} is damaged ({error}); {_PUT_BACK}") from error
+
+
+def read_out_of_fold(file: Path) -> Logits:
+    """The out-of-fold answers in a policy's ``training.json``; RunError where there are none."""
+    answers = read_training(file).out_of_fold
+    if answers is None:
+        raise refused(RunError, DAMAGED, f"{file} has no out-of-fold answers; {_PUT_BACK}")
+    return answers
+
+
+def require_trained(file: Path, policy: str, adapter: str) -> None:
+    """RunError unless ``file`` is of a policy, by its id, and of an adapter, by its digest."""
+    record = read_training(file)
+    for name, wanted in (("policy", policy), ("adapter_digest", adapter)):
+        if (named := getattr(record, name)) != wanted:
+            why = f"{file} has {name} {str(named)[:80]}, not {wanted}, which lies next to it; {_PUT_BACK}"
+            raise refused(RunError, CHANGED, why)

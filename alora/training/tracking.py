@@ -143,13 +143,8 @@ def require_tracking(settings: TrackingSettings) -> None:
 
 def start_tracking(recipe: Recipe, run: Path, resumed: bool, note: Callable[[str], None]) -> Tracking:
     """Open the reporter that ``recipe`` asks for; a run that goes on keeps its id, a finished one is left alone.
-
-    Args:
-        recipe: its tracking settings, and all of it as the run's config.
-        run: the run folder; everything lies below its ``tracking`` folder.
-        resumed: the folder holds this very run already; otherwise what lies there belongs to another.
-        note: receives one line when the reporter cannot be opened.
-    """
+    Everything lies below the ``tracking`` folder of ``run``. ``resumed``: the folder holds this very run already;
+    otherwise what lies there belongs to another. ``note`` gets one line when the reporter cannot be opened."""
     kind = recipe.tracking.kind
     folder = run / _FOLDER / kind
     silent, record = Tracking(recipe, folder, note), folder / _RECORD
@@ -215,11 +210,9 @@ def _open_mlflow(recipe: Recipe, folder: Path, run_id: str) -> None:
 
 
 def metric_names(logs: Mapping[str, object], policies: Sequence[str], prefix: str = "") -> dict[str, float]:
-    """A trainer's log entry with the ids of policies instead of their numbers: ``eval_loss_1`` → ``eval_loss/ID``.
-
-    The only policy of a run has its total under its id, too. What is not a number is left out, and so is the summary
-    that a trainer logs at its end (``train_loss``, ``train_runtime``).
-    """
+    """A trainer's log entry with the ids of policies instead of their numbers: ``eval_loss_1`` → ``eval_loss/ID``. The
+    only policy of a run has its total under its id, too. What is not a number is left out, and so is the summary that a
+    trainer logs at its end (``train_loss``, ``train_runtime``)."""
     named: dict[str, float] = {}
     numbers = {f"loss_{index}": f"loss/{policy}" for index, policy in enumerate(policies)}
     for key, value in logs.items():

@@ -19,12 +19,10 @@ from transformers import Trainer, TrainerState
 from alora.adapter.folder import save_tensors
 from alora.atomic import write_json
 from alora.prefix.plan import passes
-from alora.training.checkpoints import PREFIX_CACHE, mark_complete
-from alora.training.examples import Batch
-from alora.training.folds import HeldOutAnswers
+from alora.training.examples import Batch, HeldOutAnswers
+from alora.training.layout import PREFIX_CACHE, mark_complete
 from alora.training.loss import TEMPERATURES, LabelledLogits, label_losses, tempered_losses
-from alora.training.model import SharedPrefixModel
-from alora.training.optimiser import PolicyAdamW
+from alora.training.model import PolicyAdamW, SharedPrefixModel
 from alora.training.processes import current_processes, share_out
 from alora.training.track import Tally, Tracker
 
@@ -141,10 +139,8 @@ class SharedPrefixTrainer(Trainer):
         return _unshared(super().get_eval_dataloader(eval_dataset))
 
     def _passes(self, batch: Batch) -> list[list[int]]:
-        """Indices of the active policies' pairs in this process's share, cut into passes.
-
-        Processes that hold parts of the base get equally many, the last ones empty.
-        """
+        """Indices of the active policies' pairs in this process's share, cut into passes. Processes that hold parts of
+        the base get equally many, the last ones empty."""
         self.shared_prefix_model.forget()
         shares = self._shares(batch)
         cut = [passes(share, lambda index: len(batch.pairs[index].suffix_ids), self._limit) for share in shares]
@@ -206,10 +202,8 @@ class SharedPrefixTrainer(Trainer):
             mark_complete(folder, self.state.global_step)
 
     def restore_finished(self, checkpoint: Path, total_steps: int) -> bool:
-        """Take up ``checkpoint`` when nothing is left to train after it; else False, with the model as it was.
-
-        The parent's loop would take one more step.
-        """
+        """Take up ``checkpoint`` when nothing is left to train after it; else False, with the model as it was. The
+        parent's loop would take one more step."""
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         self._tracker.load(checkpoint)
         if state.global_step < total_steps and self._tracker.active:

@@ -23,11 +23,12 @@ from alora.policy import Policy
 from alora.prompt.render import Renderer
 from alora.text import note
 from alora.training.examples import Example, examples
+from alora.training.layout import remove_checkpoints
 from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
-from alora.training.record import TrainingRecord, read_training, require_trained
-from alora.training.run_folder import RunFolder, remove_checkpoints
+from alora.training.run_folder import RunFolder
 from alora.training.schedule import loss_curves, unfinished
+from alora.training.track import TrainingRecord, read_training, require_trained
 from alora.training.tracking import Tracking
 from alora.training.trl_engine import fit_with_trl
 

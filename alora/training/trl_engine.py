@@ -24,11 +24,9 @@ from alora.adapter.folder import AdapterWeights, load_adapter, peft_config
 from alora.base.load import LoadedBase
 from alora.config.schema import TrainingSettings
 from alora.errors import MissingDependency, TrainingError
-from alora.training.checkpoints import last_whole_checkpoint, mark_complete
 from alora.training.examples import Example
-from alora.training.loop import Fitted, finite_entry, require_rows, trainer_options
-from alora.training.progress import TrainingBar
-from alora.training.run_folder import remove_checkpoints
+from alora.training.layout import last_whole_checkpoint, mark_complete, remove_checkpoints
+from alora.training.loop import Fitted, TrainingBar, finite_entry, require_rows, trainer_options
 from alora.training.schedule import Schedule, make_schedule, width_of
 from alora.training.track import Standing
 
@@ -45,10 +43,8 @@ def fit_with_trl(
     progress: bool = True,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> Fitted:
-    """Train one policy's standard LoRA and return its best by validation loss; the base is given back as it was.
-
-    A run that was cut off goes on from its last whole checkpoint in ``checkpoints``.
-    """
+    """Train one policy's standard LoRA and return its best by validation loss; the base is given back as it was. A run
+    that was cut off goes on from its last whole checkpoint in ``checkpoints``."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise TrainingError(
             "training.engine=trl runs in one process here; train over several with training.engine=alora"

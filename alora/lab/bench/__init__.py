@@ -7,5 +7,5 @@
 4. :mod:`harness` times all systems interleaved in shuffled rounds, with an A/A run among them.
 5. :mod:`reference` says what PEFT answers; :mod:`guards` refuse what must not be compared; :mod:`roofline` says what
    the machine could do at best.
-6. :mod:`record` keeps every sample; :mod:`bench_report` and :mod:`plots` show it.
+6. :mod:`record` keeps every sample; :mod:`bench_report` shows it.
 """

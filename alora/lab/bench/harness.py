@@ -1,6 +1,6 @@
 """The one measuring loop: every system once before the clock starts, then once a round, in an order drawn for every
 cell and round, every sample kept; and the ratios, where no guard objects (:mod:`~alora.lab.bench.guards`, which also
-judge the A/A run).
+judge the A/A run). A record can be judged again later, without base, engine or GPU.
 """
 
 import gc
@@ -16,13 +16,14 @@ from tqdm.auto import tqdm
 
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.lab.bench import guards
-from alora.lab.bench.intervals import paired_ratio
-from alora.lab.bench.record import AaRun, LoadRecord, Machine
-from alora.lab.bench.trials import AA, Agreement, Cell, Objection, Ratio, Run, Trial
+from alora.lab.bench.record import AaRun, LoadRecord, Machine, Record
+from alora.lab.bench.reference import agreement
+from alora.lab.bench.trials import AA, Agreement, Cell, Objection, Ratio, Run, Trial, paired_ratio
 
 AA_PAIRS = 8  # whole workloads, so that the A/A ratio is not all noise where a cell is short
 Timed = TypeVar("Timed")
 REHEARSAL = -1  # the number of the round that is not timed
+OF_VERDICTS = ("UNEQUAL_VERDICTS", "UNSTEADY_VERDICTS", "INERT_ADAPTERS")
 Turn = Callable[[int], Sequence[Run]]  # a system's: from the round's number to one run per stage of the workload
 
 
@@ -59,8 +60,7 @@ class TimeIsUp(Exception):
 
 class Harness:
     """Runs turns in rounds. ``cells`` are finished, those ``underway`` are being measured; nothing new is begun after
-    ``deadline`` (of ``time.perf_counter()``).
-    """
+    ``deadline`` (of ``time.perf_counter()``)."""
 
     def __init__(self, settings: BenchSettings) -> None:
         self.settings = settings
@@ -180,3 +180,36 @@ def _ratio(cell: Cell, ours: str, baseline: str, bench: Benchmark, aa: list[Obje
         mine, theirs = (value[name] / max(1, cell.of(name)[0].run.pieces) for name in (ours, baseline))
         times.append(round(theirs / mine, 2) if mine and theirs else None)
     return Ratio(ours, baseline, ratio, refused, *times)
+
+
+def judge(record: Record) -> Record:
+    """The record with its verdicts compared anew by today's bounds, from what it holds, and its ratios where no guard
+    objects any more. What depends on the run itself (equal work, caches, rooflines, the A/A run) stays as it was."""
+    if record.benchmark == "training":  # which compares gradients, and keeps none of them
+        return record
+    tolerance = guards.VERDICT_TOLERANCE[record.base.dtype in ("bfloat16", "float16")]
+    cells = [replace(cell, agreement=list(map(_again, cell.agreement))) for cell in record.cells]
+    cells = [replace(cell, ratios=[_ratio_again(cell, one, tolerance) for one in cell.ratios]) for cell in cells]
+    load = [replace(one, agreement=list(map(_again, one.agreement))) for one in record.load]
+    load = [replace(one, refused=_refused(one.refused, [] if one.reason else one.agreement, tolerance)) for one in load]
+    return replace(record, tolerance=tolerance, cells=cells, load=load)
+
+
+def _again(entry: Agreement) -> Agreement:
+    """Compared anew where the answers were kept."""
+    if not entry.answers:
+        return entry
+    pairs = [(one.answered, one.reference) for one in entry.answers]
+    return replace(agreement(entry.system, entry.against, pairs, entry.moved), answers=entry.answers)
+
+
+def _refused(before: Sequence[Objection], entries: Sequence[Agreement], tolerance: float) -> list[Objection]:
+    verdicts = [one for entry in entries if entry.checked for one in guards.unequal_verdicts(entry, tolerance)]
+    return list(dict.fromkeys([*verdicts, *(one for one in before if one.code not in OF_VERDICTS)]))
+
+
+def _ratio_again(cell: Cell, ratio: Ratio, tolerance: float) -> Ratio:
+    own = [entry for entry in cell.agreement if entry.system in (ratio.ours, ratio.baseline)]
+    refused = _refused(ratio.refused, own, tolerance)
+    seconds = ([trial.each for trial in cell.of(name)] for name in (ratio.baseline, ratio.ours))
+    return replace(ratio, refused=refused, ratio=None if refused else paired_ratio(*seconds))

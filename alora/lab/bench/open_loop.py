@@ -112,8 +112,7 @@ class Generator:
 
     def offer(self, rate: float, load: Load) -> OfferedRate:
         """Send ``rate`` conversations a second on an empty cache until all are answered; at rate 0 the same ones, one
-        after another. ``load`` gets the figures at once, so that a run that is stopped keeps them.
-        """
+        after another. ``load`` gets the figures at once, so that a run that is stopped keeps them."""
         self.context.harness.in_time()
         self.system.forget()
         clock, engine = self.context.clock, self.system.engine

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from alora.errors import ConfigError
-from alora.lab.bench.intervals import Measured
-from alora.lab.bench.trials import Agreement, Cell, Objection
+from alora.lab.bench.trials import Agreement, Cell, Measured, Objection
 from alora.received import read_record
 from alora.text import leaves
 
@@ -28,9 +27,7 @@ class AaRun:
 @dataclass(frozen=True)
 class OfferedRate:
     """One offered rate, in conversations a second (0: one after another), and the milliseconds of its conversations.
-
-    ``sustained``: answered about as fast as they came.
-    """
+    ``sustained``: answered about as fast as they came."""
 
     rate: float
     sustained: bool
@@ -47,8 +44,7 @@ class OfferedRate:
 @dataclass(frozen=True)
 class LoadRecord:
     """A system under arrivals from a population of policies. ``question``: its highest ``rate``, or one rate for some
-    rounds on a ``population`` that may outgrow the slots; ``reason``: why that was not run.
-    """
+    rounds on a ``population`` that may outgrow the slots; ``reason``: why that was not run."""
 
     question: str
     system: str

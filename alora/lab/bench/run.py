@@ -25,10 +25,8 @@ def run_bench(
     settings: BenchSettings, base: BaseSettings, device: torch.device, dtype: torch.dtype,
     keep: Callable[[Record], None] = lambda record: None, serving: type[ServingBench] = ServingBench,
 ) -> Record:  # fmt: skip
-    """Measure everything that ``settings`` ask for; what was finished is kept, whatever stops it later.
-
-    ``keep`` gets a record of all cells so far after each of them, before any reference was asked.
-    """
+    """Measure everything that ``settings`` ask for; what was finished is kept, whatever stops it later. ``keep`` gets a
+    record of all cells so far after each of them, before any reference was asked."""
     began, spent, threads = time.perf_counter(), time.process_time(), torch.get_num_threads()
     torch.set_num_threads(settings.threads)
     precision = tensor_cores(device, dtype) if settings.workload == "training" else contextlib.nullcontext()

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from alora.base.quantize import quantize_in_place
+from alora.base.load import quantize_in_place
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,8 @@ def random_base(
     shape: BaseShape, device: torch.device, dtype: torch.dtype, seed: int, quantized: bool = False
 ) -> PreTrainedModel:
     """A frozen base of ``shape`` in eval mode with sdpa attention; the weights follow from ``seed`` alone.
-
-    ``quantized`` packs them in NF4, as :mod:`alora.base.quantize` does. The base is built in ``dtype``: a cast of the
-    whole model would round the rotary frequencies too, and vLLM, which reads the saved base, would run another model.
-    """
+    ``quantized`` packs them in NF4, as :mod:`alora.base.load` does. The base is built in ``dtype``: a cast of the whole
+    model would round the rotary frequencies too, and vLLM, which reads the saved base, would run another model."""
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {
         "vocab_size": shape.vocab, "hidden_size": shape.hidden, "intermediate_size": shape.intermediate,

@@ -150,8 +150,7 @@ class BenchEngine(Engine):
 
 def keep_freed_memory() -> None:
     """Have glibc keep all freed memory. By default it maps each block beyond 32 MiB anew, and vLLM's LoRA kernel on CPU
-    takes a larger one in each call of a long step, whose page faults would count as standard LoRA's own.
-    """
+    takes a larger one in each call of a long step, whose page faults would count as standard LoRA's own."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(_MMAP_MAX, 0)

@@ -27,8 +27,7 @@ from alora.activation import peft_offset
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights
 from alora.config.schema import TrainingSettings
-from alora.lab.bench.material import LABELS
-from alora.lab.bench.pairs import pairs_of, piece_of, some_pairs
+from alora.lab.bench.material import LABELS, pairs_of, piece_of, some_pairs
 from alora.lab.bench.trials import Piece
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
@@ -145,11 +144,9 @@ def trainer_options(scratch: Path, device: torch.device) -> dict[str, Any]:
 class PeftTrainer:
     """PEFT's aLoRA, or LoRA where ``adapter`` is one, over ``rows`` whole prompts of a policy at a time."""
 
-    def __init__(
-        self, model: PeftModel, adapter: AdapterWeights, batch: Batch, scratch: Path, policy: int = 0, rows: int = 1
-    ) -> None:  # fmt: skip
+    def __init__(self, model: PeftModel, adapter: AdapterWeights, batch: Batch, scratch: Path, rows: int = 1) -> None:
         self._model, self._batch, self._scratch, self._rows = model, batch, scratch, rows
-        self.train_policy(adapter, policy)
+        self.train_policy(adapter, 0)
 
     def train_policy(self, adapter: AdapterWeights, policy: int) -> None:
         """Go on with the first pairs of another policy, and its adapter."""

@@ -20,11 +20,20 @@ from alora.adapter.folder import AdapterWeights
 from alora.lab.bench import guards
 from alora.lab.bench.guards import refuse
 from alora.lab.bench.harness import Benchmark, Context
-from alora.lab.bench.launches import FAMILIES, launches_a_layer, tiny_ids
-from alora.lab.bench.material import LABELS, adapter_spec, as_lora, bench_base, random_adapter
-from alora.lab.bench.pairs import draw_batch, over_vocabulary, piece_of, some_pairs, whole_prompts
+from alora.lab.bench.material import (
+    LABELS,
+    adapter_spec,
+    as_lora,
+    bench_base,
+    draw_batch,
+    over_vocabulary,
+    piece_of,
+    random_adapter,
+    some_pairs,
+    whole_prompts,
+)
 from alora.lab.bench.reference import peft_model
-from alora.lab.bench.roofline import FlopCount
+from alora.lab.bench.roofline import FAMILIES, FlopCount, launches_a_layer, tiny_ids
 from alora.lab.bench.trainers import BATCH, PEFT, Gradients, PackedTrainer, PeftTrainer, TrlTrainer, difference
 from alora.lab.bench.trials import AA, TRAINING, Agreement, Cell, Launches, Objection, Result, Run
 from alora.training.examples import Batch
@@ -36,8 +45,7 @@ OWN_POLICIES = 8
 
 class TrainingBench(Benchmark):
     """The cells are prefix lengths. ``_worst``: relative difference of a baseline to ours; ``_untrained``: policies of
-    ours without a gradient; both by cell and system.
-    """
+    ours without a gradient; both by cell and system."""
 
     def __init__(self, context: Context) -> None:
         settings = context.settings

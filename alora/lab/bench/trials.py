@@ -1,14 +1,65 @@
-"""What is measured: a run's work and seconds, the cell that it belongs to, and what is concluded from it."""
+"""What is measured: a run's work and seconds, the cell that it belongs to, and what is concluded from it, with
+intervals: the bootstrap for times and ratios, Student's t for the A/A run."""
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Self
 
 import numpy as np
+from scipy import stats
 
-from alora.lab.bench.intervals import Measured, median_interval
+RESAMPLES = 999
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A figure with its interval; ``coverage`` is the chance that the interval holds the true value."""
+
+    value: float
+    low: float
+    high: float
+    coverage: float
+
+    def contains(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def times(self, factor: float) -> Self:
+        return type(self)(self.value * factor, self.low * factor, self.high * factor, self.coverage)
+
+
+def median_interval(values: Sequence[float]) -> Measured:
+    """Median over rounds with a bootstrap interval. A bootstrap cannot leave the range of its values, which holds the
+    true median with chance ``1 - 2 / 2^n``: of few rounds the interval covers no more than that, and says so."""
+    value = float(np.median(values))
+    if len(values) < 2:
+        return Measured(value, value, value, 0.0)
+    interval = stats.bootstrap(
+        (values,), np.median, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
+    return Measured(value, float(interval.low), float(interval.high), min(LEVEL, 1 - 0.5 ** (len(values) - 1)))
+
+
+def paired_ratio(slow: Sequence[float], fast: Sequence[float]) -> Measured:
+    """Ratio ``slow / fast``, round by round: what drifts in the machine hits both sides of a pair."""
+    return median_interval([s / f for s, f in zip(slow, fast, strict=True)])
+
+
+def mean_ratio(ratios: Sequence[float], coverage: float) -> Measured:
+    """Geometric mean of a few rounds' ratios with Student's interval of their logarithms. Three rounds' range covers 75
+    %, and would call one fair run in four unfair. This takes the logarithms for normal, which ratios of sums of many
+    requests' seconds nearly are."""
+    logs = np.log(np.asarray(ratios, dtype=float))
+    mean = math.exp(float(logs.mean()))
+    if np.ptp(logs) == 0.0:  # SciPy warns of constant input
+        return Measured(mean, mean, mean, coverage)
+    interval = stats.ttest_1samp(logs, 0.0).confidence_interval(coverage)
+    return Measured(mean, math.exp(interval.low), math.exp(interval.high), coverage)
+
 
 AA = "aa"  # ours once more, under another name: the A/A run
 FULL_SEQUENCE = ("peft", "peft_batch", "peft_lora", "peft_lora_batch")  # ours is compared with the fastest
@@ -56,8 +107,7 @@ class Result:
 @dataclass(frozen=True)
 class Run:
     """One run of a system. Token counts are the engine's own; ``requests`` in seconds since the run began, ``front``
-    until the last one was accepted (over HTTP: CPU seconds of the API process). ``results`` are not written to a file.
-    """
+    until the last one was accepted (over HTTP: CPU seconds of the API process). ``results`` stay in memory."""
 
     seconds: float
     wall: float
@@ -137,8 +187,7 @@ class Agreement:
 @dataclass(frozen=True)
 class Launches:
     """Of a step, or of a layer of it. ``waits``: for a value on the GPU, which stop the host; ``from_python``: tensors
-    made of Python numbers, copied while the host waits.
-    """
+    made of Python numbers, copied while the host waits."""
 
     launches: float
     waits: float
@@ -147,10 +196,8 @@ class Launches:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times faster ours is than a baseline, piece by piece; None where a guard refused it.
-
-    ``tokens``: how many times more prompt tokens the baseline computed; ``arithmetic``: what the rooflines allow.
-    """
+    """How many times faster ours is than a baseline, piece by piece; None where a guard refused it. ``tokens``: how
+    many times more prompt tokens the baseline computed; ``arithmetic``: what the rooflines allow."""
 
     ours: str
     baseline: str
@@ -230,8 +277,7 @@ class Cell:
 
     def request_ms(self, system: str, percent: float) -> Measured | None:
         """A percentile of single requests: the median of the rounds' own, since requests of one round share what the
-        machine did in it. None where a run is a part, whose requests wait less.
-        """
+        machine did in it. None where a run is a part, whose requests wait less."""
         rounds = [trial.run.requests for trial in self.of(system)]
         if self.share(system) > 1 or not all(rounds):
             return None

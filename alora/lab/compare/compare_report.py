@@ -1,27 +1,36 @@
-"""A comparison as a JSON document and as tables; neither holds text of a conversation."""
+"""A comparison's folder, its JSON document and its tables; none holds text of a conversation.
 
+run.yaml            the recipe, reloadable
+inputs.json         digests of rows, policies and base, and the settings that a score depends on
+arms/RUN/           POLICY.json with the scores; adapters/POLICY as PEFT folders, where the method trains
+compare.json        figures, tests and every raw score
+compare.md          the tables
+"""
+
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from alora.atomic import write_json
+from alora.config.schema import JudgeSettings
+from alora.config.secrets import redacted
+from alora.errors import RunError
+from alora.evaluation import tables
 from alora.evaluation.battery_report import finite
-from alora.evaluation.tables import estimate_cell
 from alora.lab.compare.figures import Comparison, Method
-from alora.lab.compare.scores import Scores
+from alora.lab.compare.task import MethodRun, Scores, read_scores
+from alora.received import read_record
+from alora.training.run_folder import ClaimedFolder
 
 SCHEMA_VERSION = 1
-COLUMNS = {
-    "auroc": "AUROC",
-    "auprc": "AUPRC",
-    "accuracy": "accuracy",
-    "f1": "F1",
-    "recall_at_1_fpr": "R@1%FPR",
-    "recall_at_5_fpr": "R@5%FPR",
-    "ece": "ECE",
-}
+COLUMNS = {name: tables.COLUMNS.get(name, name) for name in
+           ("auroc", "auprc", "accuracy", "f1", "recall_at_1_fpr", "recall_at_5_fpr", "ece")}  # fmt: skip
 TITLES = {
     "alora": "aLoRA",
     "alora_cleaned": "aLoRA, doubtful rows left out",
@@ -33,6 +42,60 @@ TITLES = {
     "prompt": "rule in the prompt",
     "judge": "LLM judge",
 }
+ASK_AGAIN = "rows_to_ask_again"  # a fact of scores: rows that the next call may get an answer to
+JUDGE = "judge_digest"  # a fact of a judge's scores: who was asked
+_LEFT_OUT = "left_out.json"
+_FIXED = ("base", "adapter", "policy", "prompt", "training")
+
+
+def judge_digest(settings: JudgeSettings) -> str:
+    """Digest of the model that judges, and of how much of a conversation it reads."""
+    asked = [redacted(str(settings.url)), settings.model, settings.max_characters]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+
+
+class ComparisonFolder(ClaimedFolder):
+    """The folder of one comparison."""
+
+    kind = "alora comparison"
+    outputs = ("arms",)
+
+    def home(self, run: MethodRun) -> Path:
+        return self.path / "arms" / run.name
+
+    def write(self, run: MethodRun, scored: Mapping[str, Scores], failed: Mapping[str, str]) -> None:
+        """Keep a run's scores; the list of policies without scores comes last and marks the run as written."""
+        for policy, scores in scored.items():
+            write_json(self.home(run) / f"{policy}.json", asdict(scores))
+        write_json(self.home(run) / _LEFT_OUT, dict(failed))
+
+    def finished(self, run: MethodRun) -> bool:
+        """Whether the run is complete: no row to be asked about again, and no scores of another judge."""
+        if not (self.home(run) / _LEFT_OUT).is_file():
+            return False
+        if run.arm != "judge":
+            return True
+        mine, kept = judge_digest(self._recipe.judge), [scores.facts for scores in self.read(run)[0]]
+        return all(facts.get(JUDGE) == mine and not facts.get(ASK_AGAIN) for facts in kept)
+
+    def read(self, run: MethodRun) -> tuple[list[Scores], dict[str, str]]:
+        """A run's scores, and per missing policy the reason."""
+        home = self.home(run)
+        failed = read_record(dict[str, str], home / _LEFT_OUT, RunError, f"remove {home} and run again")
+        return [read_scores(file) for file in sorted(home.glob("*.json")) if file.name != _LEFT_OUT], failed
+
+    def fixed_settings(self) -> dict[str, Any]:
+        """The settings that a score depends on; arms, seeds and ranks may be added from call to call."""
+        settings = asdict(self._recipe)
+        kept = {name: settings[name] for name in _FIXED}
+        # A rank of its own has the scaling of adapter.rank, which is 2 without adapter.alpha.
+        rank = ("rank",) if self._recipe.adapter.alpha is None else ()
+        for section, names in (("adapter", ("kind", *rank)), ("training", ("seed", "threads"))):
+            for name in names:
+                kept[section].pop(name)
+        kept["policy"].pop("file")  # its text is among the digests
+        own = ("alora_learning_rate", "lora_learning_rate", "encoder", "rows")
+        return kept | {"compare": {name: settings["compare"][name] for name in own}}
 
 
 def document(
@@ -72,7 +135,7 @@ def battery_rows(comparison: Comparison) -> list[list[str]]:
         method = (item.arm, item.rank)
         count = sum(comparison.of(method, policy) is not None for policy in _policies(comparison))
         name = title(method, ranks) + (f" ({count} of {every} policies)" if count < every else "")
-        rows.append([name, *(estimate_cell(item.figures[name], name == "auroc") for name in COLUMNS)])
+        rows.append([name, *(tables.estimate_cell(item.figures[name], name == "auroc") for name in COLUMNS)])
     return rows
 
 
@@ -81,7 +144,7 @@ def policy_rows(comparison: Comparison) -> list[list[str]]:
     ranks, rows = _ranks(comparison), []
     for policy in _policies(comparison):
         for item in (item for item in comparison.methods if item.policy == policy):
-            cells = [estimate_cell(item.figures[name], name == "auroc") for name in COLUMNS]
+            cells = [tables.estimate_cell(item.figures[name], name == "auroc") for name in COLUMNS]
             spread = item.spread["auroc"]
             cells.insert(1, "" if spread is None else f"{spread:.3f}")
             rows.append([policy, title((item.arm, item.rank), ranks), f"{item.rows} ({item.positives}+)", *cells])

@@ -12,11 +12,10 @@ import numpy as np
 from alora.config.schema import EvaluationSettings
 from alora.errors import DataError
 from alora.evaluation.calibration import fit_operating_point, positive_probability
-from alora.evaluation.metrics import bootstrap, estimates
+from alora.evaluation.metrics import COVERAGE, Floats, bootstrap, estimates
 from alora.evaluation.paired import Difference, holm, paired_auroc, two_sided
 from alora.evaluation.records import FIGURES, Estimate
-from alora.evaluation.resampling import COVERAGE, Floats
-from alora.lab.compare.scores import Scores
+from alora.lab.compare.task import Scores
 from alora.verdict import OperatingPoint
 
 Method = tuple[str, int | None]  # its name in compare.arms, and its rank
@@ -25,10 +24,8 @@ Method = tuple[str, int | None]  # its name in compare.arms, and its rank
 @dataclass(frozen=True)
 class MethodFigures:
     """One method on one policy, or over the battery (``policy`` is None): mean over seeds, interval over rows.
-
     ``spread`` is the standard deviation over seeds, None for a single run; ``unanswered`` the share of test rows
-    without an answer, which only a judge leaves.
-    """
+    without an answer, which only a judge leaves."""
 
     arm: str
     rank: int | None
@@ -45,9 +42,7 @@ class MethodFigures:
 @dataclass(frozen=True)
 class Gap:
     """AUROC of the first method minus the second's on the rows both answered; over the battery, the mean gap.
-
-    ``p_holm`` adjusts DeLong's p for the policies of the same pair of methods.
-    """
+    ``p_holm`` adjusts DeLong's p for the policies of the same pair of methods."""
 
     first: Method
     second: Method
@@ -74,10 +69,8 @@ class Comparison:
 
 def compare(scores: Sequence[Scores], settings: EvaluationSettings, main_rank: int, seed: int = 0) -> Comparison:
     """Figures of every method, and the gap of aLoRA at ``main_rank`` to every other method, and to LoRA at every rank.
-
     Scores that cannot be used (validation or test rows of one class, logits that are not finite) leave out that policy
-    for that method alone.
-    """
+    for that method alone."""
     groups: dict[Method, dict[str, list[Scores]]] = {}
     for item in scores:
         groups.setdefault((item.arm, item.rank), {}).setdefault(item.policy, []).append(item)

@@ -3,33 +3,54 @@
 The methods that train (aLoRA, on all rows or without the doubtful ones, and standard LoRA) see the same rows in the
 same batches and order, with the same initial A, and stop by the same rule; only where the adapter starts differs, and
 the learning rate where ``compare.lora_learning_rate`` or ``compare.alora_learning_rate`` is given.
+
+The judge is another model (:mod:`alora.llm.judge`). A row without an answer after all tries has no score: figures cover
+the rows that have one, and their share is reported. Where the endpoint failed on a row, rather than refused it, the
+method stays open and the next call asks again.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter, save_adapter, silent_adapter
-from alora.base.limits import too_long_prompts
+from alora.base.config import too_long_prompts
+from alora.config.schema import JudgeSettings
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import require_labels
 from alora.errors import ConfigError, DataError, LeftOut
-from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.noise import without_doubtful
+from alora.evaluation.bag_of_words import fit_bag_of_words, without_doubtful
+from alora.evaluation.metrics import Floats
 from alora.evaluation.predict import Predictions, out_of_fold_predictions, predict_parts
-from alora.evaluation.resampling import Floats
-from alora.lab.compare.encoder import fine_tune_and_score
-from alora.lab.compare.judged import ask_and_score
-from alora.lab.compare.probe import fit_and_score
-from alora.lab.compare.scores import Rows, Scores, held_out_answers, labelled_for, scores_of
-from alora.lab.compare.task import TRAINED, MethodRun, Task, Workbench
+from alora.lab.compare.compare_report import ASK_AGAIN, JUDGE, judge_digest
+from alora.lab.compare.encoder import fine_tune_and_score, fit_and_score
+from alora.lab.compare.task import (
+    TRAINED,
+    MethodRun,
+    Rows,
+    RowScores,
+    Scores,
+    Task,
+    Workbench,
+    calibration_rows,
+    held_out_answers,
+    labelled_for,
+    scores_of,
+)
+from alora.llm.client import JudgeUsage, NoAnswer
+from alora.llm.judge import SURE, ask, require_settings
+from alora.llm.judge_prompt import Answer
 from alora.policy import Policy
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
 from alora.training.examples import examples
+from alora.training.layout import remove_checkpoints
 from alora.training.loop import fit
-from alora.training.run_folder import remove_checkpoints
 from alora.training.schedule import loss_curves, still_improving
 
 
@@ -112,11 +133,9 @@ def _spec(bench: Workbench, run: MethodRun, policy: Policy) -> AdapterSpec:
 
 
 def _prompted(bench: Workbench, run: MethodRun, failed: LeftOut) -> dict[str, Scores]:
-    """The base alone reads conversation, title and the whole rule, whatever ``prompt.instruction`` says.
-
-    Temperature and threshold are fitted on validation rows afterwards, as for every method; a preference for the
-    wrong label stays wrong.
-    """
+    """The base alone reads conversation, title and the whole rule, whatever ``prompt.instruction`` says. Temperature
+    and threshold are fitted on validation rows afterwards, as for every method; a preference for the wrong label stays
+    wrong."""
     renderer, splits, targets = bench.renderer.with_rule(), bench.task.splits, bench.task.recipe.adapter.targets
     asked = {policy.id: renderer.suffix(policy) for policy in bench.task.policies}
     crowded = too_long_prompts(bench.base.model, renderer, [*splits.sample, *splits.test], asked)
@@ -158,3 +177,45 @@ def _ask(
     suffixes = [renderer.suffix(policy) for policy in policies]
     with Scorer(bench.base, adapters, store=bench.store) as scorer:
         return predict_parts(scorer, renderer, policies, suffixes, parts, name, bench.task.recipe.scoring.max_tokens)
+
+
+def ask_and_score(task: Task, run: MethodRun, home: Path) -> dict[str, Scores]:
+    """Ask the judge about every validation and test row of every policy; answers are kept below ``home``."""
+    settings = task.recipe.judge
+    require_settings(settings)
+    scores = {}
+    for policy in task.policies:
+        known = calibration_rows(task.splits, policy, run.arm)
+        rows = {"validation": known, "test": labelled_for(policy, task.splits.test)}
+        given, usage, silent = ask(policy, rows, home / "answers" / f"{policy.id}.jsonl", settings)
+        parts = {name: _scores(policy, part, given[name]) for name, part in rows.items()}
+        facts = _facts(settings, usage, silent)
+        # Where nothing at all was answered, something is to be mended before these rows can be.
+        facts[ASK_AGAIN] = silent[NoAnswer.FAILED] if any(given.values()) else silent.total()
+        scores[policy.id] = Scores(run.arm, policy.id, None, None, parts["validation"], parts["test"], facts)
+    return scores
+
+
+def _scores(policy: Policy, rows: Sequence[LabelledConversation], given: Mapping[int, Answer]) -> RowScores:
+    """Scores of the rows that have an answer, in the rows' order."""
+    kept, labels = sorted(given), len(policy.labels)
+    return RowScores.of(
+        ids=tuple(rows[index].conversation.id for index in kept),
+        label_ids_N=np.array([policy.label_index(rows[index].labels[policy.id]) for index in kept], dtype=np.int64),
+        logits_NL=np.array([logits(given[index], labels) for index in kept], dtype=np.float64).reshape(-1, labels),
+        asked=len(rows),
+    )
+
+
+def logits(answer: Answer, labels: int) -> list[float]:
+    """Log-probabilities: the confidence on the label given, the rest shared by the others, none of them above it."""
+    sure = SURE if answer.confidence is None else min(SURE, max(1 / labels, answer.confidence))
+    rest = min(sure, (1 - sure) / (labels - 1))
+    return np.log([sure if index == answer.label_id else rest for index in range(labels)]).tolist()
+
+
+def _facts(settings: JudgeSettings, usage: JudgeUsage, silent: Counter[NoAnswer]) -> dict[str, Any]:
+    refused = silent[NoAnswer.REFUSED] + silent[NoAnswer.FILTERED]
+    facts: dict[str, Any] = {"model": settings.model, JUDGE: judge_digest(settings)}
+    facts |= {**asdict(usage), "refused_rows": refused}
+    return facts | ({} if settings.input_price is None else {"cost": round(usage.cost(settings), 6)})

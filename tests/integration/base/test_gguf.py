@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from alora.base.describe import load_tokenizer
 from alora.base.gguf import converted
 from alora.base.load import load_base
+from alora.base.stored import load_tokenizer
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from tests.toy_gguf import toy_gguf

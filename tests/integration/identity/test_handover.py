@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from alora.identity.capture import capture
-from alora.identity.handover import BOUNDS, hand_over
+from alora.identity.certify import BOUNDS, hand_over
 from tests.integration.identity.subjects import DTYPES, Stage, stage, toy_base, write_adapter
 from tests.toy_models import FAMILIES
 

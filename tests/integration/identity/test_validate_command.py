@@ -12,7 +12,7 @@ from alora.cli import main
 from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, IdentitySettings, PolicySettings, PromptSettings, Recipe
 from alora.errors import BundleError, ConfigError
-from alora.identity.cases import identity_probes
+from alora.identity.capture import identity_probes
 from alora.identity.certificate import read_certificate
 from alora.identity.certify import certify
 from alora.identity.pytest_plugin import assert_kv_identity

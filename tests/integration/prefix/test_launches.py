@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from alora.adapter.folder import AdapterSpec
-from alora.lab.bench.launches import launches_a_layer
-from alora.lab.bench.material import INVOCATION, LABELS, draw_suffix, random_adapter, token_ids
-from alora.lab.bench.pairs import draw_batch
+from alora.lab.bench.material import INVOCATION, LABELS, draw_batch, draw_suffix, random_adapter, token_ids
+from alora.lab.bench.roofline import launches_a_layer
 from alora.lab.bench.trainers import PackedTrainer
 from alora.prefix import side_by_side
 from alora.prefix.plan import Pair

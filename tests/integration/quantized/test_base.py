@@ -6,8 +6,7 @@ import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
 
-from alora.base.load import load_base
-from alora.base.quantize import SETTINGS, quantize_in_place
+from alora.base.load import SETTINGS, load_base, quantize_in_place
 from alora.client.engine import require_unquantized
 from alora.config.schema import BaseSettings
 from alora.errors import BaseError

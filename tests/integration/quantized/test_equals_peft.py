@@ -9,7 +9,7 @@ from bitsandbytes.nn import Linear4bit
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from alora.adapter.bank import Bank
-from alora.base.quantize import keep_gradients, quantize_in_place
+from alora.base.load import keep_gradients, quantize_in_place
 from alora.prefix.packed import PackedModel
 from alora.prefix.plan import Pair
 from tests.peft_reference import peft_gradients, peft_label_logits, peft_model, random_adapter, relative_error

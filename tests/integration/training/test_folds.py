@@ -9,8 +9,7 @@ from transformers import TrainerCallback
 
 from alora.adapter.folder import AdapterSpec, new_adapter
 from alora.config.schema import TrainingSettings
-from alora.training.examples import Example, Target
-from alora.training.folds import Members
+from alora.training.examples import Example, Members, Target
 from alora.training.loop import fit
 from tests.peft_reference import ALL_TARGETS
 from tests.toy_models import as_base, toy_model, toy_tokens

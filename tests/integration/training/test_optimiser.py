@@ -9,7 +9,7 @@ from torch import nn
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Target
 from alora.training.loop import fit
-from alora.training.optimiser import PolicyAdamW
+from alora.training.model import PolicyAdamW
 from alora.training.schedule import Schedule, make_schedule
 from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import adapter_distance, random_adapter, relative_error

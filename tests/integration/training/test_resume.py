@@ -8,7 +8,7 @@ import pytest
 
 from alora.adapter.folder import WEIGHTS_FILE
 from alora.identity.certificate import read_certificate, write_certificate
-from alora.training.checkpoints import last_whole_checkpoint, mark_complete
+from alora.training.layout import last_whole_checkpoint, mark_complete
 from tests.forked import kill_when, run_forked, start_forked
 from tests.toy_recipe import run_alora, toy_overrides
 

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, Glm4MoeConfig
 from alora.adapter.folder import save_adapter
 from alora.adapter.targets import trainable_modules
 from alora.errors import AdapterError
-from alora.identity.one_dtype import with_adapter
+from alora.identity.certify import with_adapter
 from tests.peft_reference import ALL_TARGETS, ATTENTION_TARGETS, random_adapter
 
 

@@ -1,14 +1,21 @@
-"""Every tensor that a base's config names is loaded."""
+"""Every tensor that a base's config names is loaded; and what a base has room for: prompts after truncation, ranks."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file, save_file
 
+from alora.base.config import longest_input, require_rank, require_room, require_room_for, too_long_prompts
 from alora.base.load import load_base
-from alora.config.schema import BaseSettings
-from alora.errors import BaseError
+from alora.config.schema import BaseSettings, PromptSettings
+from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.errors import BaseError, ConfigError
+from alora.policy import Policy
+from alora.prompt.render import Renderer
+from tests.toy_models import toy_model
 from tests.toy_recipe import toy_base_folder
+from tests.toy_tokenizers import toy_tokenizer
 
 
 @pytest.fixture
@@ -47,3 +54,96 @@ def test_a_tensor_that_is_not_there_is_not_made_up(folder):
     save_file(tensors, file, {"format": "pt"})
     with pytest.raises(BaseError, match=r"lack tensor model\.layers\.1\.mlp\.up_proj\.weight \(1 missing\)"):
         load_base(_settings(folder), progress=False)
+
+
+POLICY = Policy("p", "Title", "Rule")
+
+
+def row(words, where, policy="p"):
+    conversation = Conversation(where, (Message("user", "word " * words),))
+    return LabelledConversation(conversation, {policy: "ok"}, where)
+
+
+def with_config(**values):
+    """A model of which only the config is asked."""
+    config = SimpleNamespace(**values)
+    config.get_text_config = lambda: getattr(config, "text_config", config)
+    return SimpleNamespace(config=config)
+
+
+@pytest.mark.parametrize(
+    ("values", "limit"),
+    [
+        ({"max_position_embeddings": 8192}, 8192),
+        ({}, None),
+        ({"max_position_embeddings": None}, None),
+        ({"text_config": SimpleNamespace(max_position_embeddings=70)}, 70),
+        (
+            {
+                "max_position_embeddings": 400,
+                "rope_parameters": {"factor": 4.0, "original_max_position_embeddings": 320},
+            },
+            1280,
+        ),
+        ({"max_position_embeddings": 400, "rope_parameters": {"sliding": {"factor": 9.0}}}, 400),
+    ],
+    ids=["plain", "no limit", "null", "nested", "scaled", "per layer"],
+)
+def test_the_limit_of_a_config(values, limit):
+    assert longest_input(with_config(**values)) == limit
+
+
+def test_rows_that_the_base_has_no_room_for():
+    model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))  # 512 tokens
+    open_, tight = (Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=n)) for n in (60_000, 400))
+    suffixes = {"p": open_.suffix(POLICY)}
+    room = 512 - len(suffixes["p"].token_ids)
+    require_room(model, open_, [row(10, "train.jsonl:1"), row(5000, "train.jsonl:2", policy="other")], suffixes)
+    require_room(model, tight, [row(5000, "train.jsonl:3")], suffixes)
+    rows = [row(10, "train.jsonl:1"), row(5000, "train.jsonl:7"), row(600, "train.jsonl:8")]
+    with pytest.raises(ConfigError, match=rf"train\.jsonl:7: .*takes 512; lower prompt\.max_prefix_tokens to {room}"):
+        require_room(model, open_, rows, suffixes)
+    advised = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=room))
+    require_room(model, advised, rows, suffixes)
+
+
+def test_a_title_that_fills_the_base_costs_its_own_policy_alone():
+    model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
+    renderer = Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=400, instruction="title"))
+    wordy = Policy("wordy", "Title " * 600, "Rule")
+    suffixes = {policy.id: renderer.suffix(policy) for policy in (POLICY, wordy)}
+    rows = [row(10, "train.jsonl:1"), row(20, "train.jsonl:2", policy="wordy"), row(900, "train.jsonl:3")]
+    found = too_long_prompts(model, renderer, rows, suffixes)
+    assert list(found) == ["wordy"]
+    assert "train.jsonl:2: " in found["wordy"]
+    assert "too few for any conversation" in found["wordy"]
+
+
+def test_the_last_position_is_room_and_the_next_is_none():
+    one, renderer = (
+        row(200, "train.jsonl:1"),
+        Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=60_000, instruction="title")),
+    )
+    suffix, longer = (renderer.suffix(policy) for policy in (POLICY, Policy("q", "Title " * 9, "Rule")))
+    prefix = renderer.prefix(one.conversation)
+    size = len(prefix.token_ids) + len(suffix.token_ids)
+    exact, less = (with_config(max_position_embeddings=limit) for limit in (size, size - 1))
+    require_room(exact, renderer, [one], {"p": suffix})
+    require_room_for(exact, prefix, [suffix])
+    whole = Renderer(
+        toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=len(prefix.token_ids), instruction="title")
+    )
+    for made in (renderer, whole):
+        with pytest.raises(ConfigError, match=f"takes {size - 1}"):
+            require_room(less, made, [one], {"p": suffix})
+    with pytest.raises(ConfigError, match=f"takes {size - 1}"):
+        require_room_for(less, prefix, [suffix])
+    with pytest.raises(ConfigError, match=f"takes {size}"):
+        require_room_for(exact, prefix, [suffix, longer])
+
+
+def test_a_rank_above_the_hidden_size():
+    model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
+    require_rank(model, 32)
+    with pytest.raises(ConfigError, match=r"adapter\.rank is 33, above the base's hidden size of 32"):
+        require_rank(model, 33)

@@ -11,17 +11,20 @@ from scipy.special import expit, log_expit, softmax
 from alora.config.schema import EvaluationSettings
 from alora.errors import ConfigError, DataError
 from alora.evaluation.calibration import (
+    BIAS_WEIGHT,
+    SLOPE,
+    SLOPE_WEIGHT,
     OperatingPoint,
     choose_threshold,
     fit_calibration,
+    fit_lines,
     fit_operating_point,
     fit_rules,
     positive_probability,
     refit_settings,
     verdicts,
 )
-from alora.evaluation.platt import BIAS_WEIGHT, SLOPE, SLOPE_WEIGHT, fit_lines
-from alora.evaluation.resampling import draw_counts
+from alora.evaluation.metrics import draw_counts
 from alora.received import decode
 from alora.verdict import label_probabilities
 

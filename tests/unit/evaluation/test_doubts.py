@@ -9,8 +9,7 @@ from alora.config.schema import EvaluationSettings
 from alora.evaluation.baselines import with_leads
 from alora.evaluation.doubts import doubts
 from alora.evaluation.predict import Predictions
-from alora.evaluation.scored import Scored
-from alora.evaluation.tables import evaluate
+from alora.evaluation.tables import Scored, evaluate
 from alora.policy import Policy
 from alora.verdict import OperatingPoint
 

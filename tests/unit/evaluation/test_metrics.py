@@ -1,4 +1,5 @@
-"""Every figure equals scikit-learn's, on the rows and on each of their resamples."""
+"""Every figure equals scikit-learn's, on the rows and on each of their resamples, of which there are as many as
+asked."""
 
 import numpy as np
 import pytest
@@ -6,9 +7,16 @@ from sklearn import metrics as reference
 from sklearn.calibration import calibration_curve
 
 from alora.errors import DataError
-from alora.evaluation.metrics import CALIBRATION_BINS, compute_metrics, figure_samples, interval, reliability_points
+from alora.evaluation import metrics
+from alora.evaluation.metrics import (
+    CALIBRATION_BINS,
+    compute_metrics,
+    draw_counts,
+    figure_samples,
+    interval,
+    reliability_points,
+)
 from alora.evaluation.records import FIGURES
-from alora.evaluation.resampling import draw_counts
 
 
 def rows(seed: int, size: int = 80, levels: int | None = None):
@@ -122,3 +130,12 @@ def test_one_class_leaves_figures_undefined_not_wrong():
 def test_no_rows():
     with pytest.raises(DataError, match=r"no rows to evaluate.*data\.test"):
         compute_metrics(np.array([], bool), np.array([]), 0.5)
+
+
+@pytest.mark.parametrize("cells", [1, 70, 10_000])
+def test_chunks_are_as_many_resamples_as_asked(monkeypatch, cells):
+    monkeypatch.setattr(metrics, "CELLS_AT_ONCE", cells)
+    counts_SN = np.vstack(list(draw_counts(10, 25, seed=3)))
+    assert counts_SN.shape == (25, 10)
+    assert (counts_SN.sum(axis=1) == 10).all()
+    assert len({tuple(counts_N) for counts_N in counts_SN}) == 25

@@ -19,8 +19,7 @@ from alora.evaluation.calibration import all_probabilities, choose_threshold, fi
 from alora.evaluation.pages import write_page
 from alora.evaluation.predict import Predictions
 from alora.evaluation.report import EXCERPT, SHOWN, Page, render_overview, render_page
-from alora.evaluation.scored import Judged, Scored, write_predictions
-from alora.evaluation.tables import evaluate
+from alora.evaluation.tables import Judged, Scored, evaluate, write_predictions
 from alora.policy import Policy
 from alora.verdict import OperatingPoint, make_verdict
 

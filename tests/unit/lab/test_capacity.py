@@ -150,7 +150,7 @@ def test_a_base_by_its_config_alone(tmp_path, capsys, monkeypatch):
     assert main(["plan", f"base.source={tmp_path}", "json=true"]) == 0
     parameters = SHAPES["mini"].parameters
     assert f"{parameters / 1e6:.0f} M parameters" in json.loads(capsys.readouterr().out)["facts"]["base"]
-    monkeypatch.setattr("alora.base.smollm2.ensure_smollm2", lambda progress: tmp_path)
+    monkeypatch.setattr("alora.base.location.ensure_smollm2", lambda progress: tmp_path)
     assert main(["plan", "base=smollm2", "json=true"]) == 0, "a name of alora's own is none of the hub's"
     assert f"smollm2, {parameters / 1e6:.0f} M" in json.loads(capsys.readouterr().out)["facts"]["base"]
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", **sizes, "head_dim": "x"}))

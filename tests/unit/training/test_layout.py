@@ -1,11 +1,21 @@
-"""Which folder is a run's, where its records lie, and which links are its own."""
+"""Which folder is a run's, where its records lie, which links are its own, which checkpoint a training goes on from."""
 
 from pathlib import Path
 
 import pytest
 
 from alora.errors import RunError
-from alora.training.layout import BATTERY, REPORT, home_of, link_only, own_link, require_plain_run, run_of
+from alora.training.layout import (
+    BATTERY,
+    REPORT,
+    home_of,
+    last_whole_checkpoint,
+    link_only,
+    mark_complete,
+    own_link,
+    require_plain_run,
+    run_of,
+)
 
 
 @pytest.fixture
@@ -86,3 +96,15 @@ def test_a_folder_that_a_copy_left_for_a_link_is_a_folder(run):
     (run / "bundle").mkdir()
     assert own_link(run / "bundle") is None
     require_plain_run(run, RunError)
+
+
+def whole(folder: Path, step: int) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "scheduler.pt").write_bytes(bytes(step))
+    mark_complete(folder, step)
+    return folder
+
+
+def test_the_newest_is_the_one_of_the_highest_step(tmp_path):
+    newest = [whole(tmp_path / f"checkpoint-{step}", step) for step in (90, 100)][1]
+    assert last_whole_checkpoint(tmp_path) == newest

@@ -20,8 +20,7 @@ from alora.config.schema import (
     TrackingSettings,
 )
 from alora.errors import RunError
-from alora.training.claim import open_claim
-from alora.training.run_folder import RunFolder, holds_finished
+from alora.training.run_folder import RunFolder, holds_finished, open_claim
 
 INPUTS = {"train": "a" * 64, "policy p": "b" * 64}
 

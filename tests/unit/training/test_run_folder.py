@@ -7,8 +7,9 @@ import pytest
 
 from alora.config.schema import Recipe
 from alora.errors import RunError
-from alora.lab.compare.compare_folder import ComparisonFolder
-from alora.training.run_folder import RunFolder, remove_checkpoints
+from alora.lab.compare.compare_report import ComparisonFolder
+from alora.training.layout import remove_checkpoints
+from alora.training.run_folder import RunFolder
 from tests.integration.bad_input.conftest import tree
 
 KINDS = {

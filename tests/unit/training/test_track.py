@@ -7,9 +7,8 @@ import torch
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterSpec, new_adapter
-from alora.training.folds import Members
-from alora.training.gradients import GradientWatch
-from alora.training.track import Tally, Tracker
+from alora.training.examples import Members
+from alora.training.track import GradientStep, Tally, Tracker
 from tests.toy_models import toy_model
 
 
@@ -73,7 +72,7 @@ def test_a_checkpoint_gives_back_the_best_of_every_policy(tmp_path):
 
 def test_only_the_first_gradient_of_a_policy_is_watched_and_each_layer_of_it():
     tracker, bank = _tracker(patience=3)
-    watch, control, nothing = GradientWatch(bank, tracker), SimpleNamespace(should_training_stop=False), Any
+    watch, control, nothing = GradientStep(bank, tracker), SimpleNamespace(should_training_stop=False), Any
     for parameter in bank.parameters():
         parameter.grad = torch.ones_like(parameter)
 
@@ -96,7 +95,7 @@ def test_only_the_first_gradient_of_a_policy_is_watched_and_each_layer_of_it():
     again, _ = _tracker(patience=3)
     again.drop(0, "for another reason")
     again.trained.add(0)
-    GradientWatch(bank, again).on_pre_optimizer_step(nothing, nothing, control)  # pyright: ignore[reportArgumentType]
+    GradientStep(bank, again).on_pre_optimizer_step(nothing, nothing, control)  # pyright: ignore[reportArgumentType]
     assert again.standings[0].dropped == "for another reason"
 
 

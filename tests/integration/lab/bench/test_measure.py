@@ -10,8 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from alora.adapter.folder import AdapterSpec
-from alora.lab.bench.material import INVOCATION, LABELS, random_adapter
-from alora.lab.bench.pairs import draw_batch
+from alora.lab.bench.material import INVOCATION, LABELS, draw_batch, random_adapter
 from alora.lab.bench.reference import peft_model
 from alora.lab.bench.roofline import FlopCount
 from alora.lab.bench.shapes import BaseShape, random_base

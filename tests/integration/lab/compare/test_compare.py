@@ -13,7 +13,7 @@ from alora.base.load import load_base
 from alora.cli import main
 from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, PromptSettings, Recipe
 from alora.evaluation.calibration import fit_operating_point, positive_probability
-from alora.lab.compare.probe import STRENGTHS, fit_and_score, hidden_states
+from alora.lab.compare.encoder import STRENGTHS, fit_and_score, hidden_states
 from alora.lab.compare.task import MethodRun, Workbench, read_task
 from alora.prompt.render import Renderer
 from tests.integration.lab.compare import places

@@ -10,8 +10,8 @@ from alora.config.schema import JudgeSettings, Recipe
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.splits import Splits
 from alora.errors import ConfigError, RunError
-from alora.lab.compare.compare_folder import ASK_AGAIN
-from alora.lab.compare.judged import ask_and_score, logits
+from alora.lab.compare.compare_report import ASK_AGAIN
+from alora.lab.compare.methods import ask_and_score, logits
 from alora.lab.compare.task import MethodRun, Task
 from alora.llm.judge_prompt import Answer
 from alora.policy import Policy

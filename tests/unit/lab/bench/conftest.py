@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from alora.lab.bench import intervals
+from alora.lab.bench import trials
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -17,5 +17,5 @@ def frozen_imports():
 
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch, request):
-    if request.module.__name__.rpartition(".")[2] != "test_intervals":
-        monkeypatch.setattr(intervals, "RESAMPLES", 9)
+    if request.module.__name__.rpartition(".")[2] != "test_trials":
+        monkeypatch.setattr(trials, "RESAMPLES", 9)

@@ -10,7 +10,7 @@ from alora.config.schema import EvaluationSettings
 from alora.evaluation.calibration import fit_operating_point, positive_probability
 from alora.evaluation.paired import holm, paired_auroc
 from alora.lab.compare.figures import compare
-from alora.lab.compare.scores import RowScores, Scores
+from alora.lab.compare.task import RowScores, Scores
 
 QUIET = EvaluationSettings(bootstrap=20)
 

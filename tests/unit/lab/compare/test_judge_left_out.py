@@ -7,7 +7,7 @@ import pytest
 
 from alora.config.schema import EvaluationSettings
 from alora.lab.compare.figures import compare
-from alora.lab.compare.scores import RowScores, Scores
+from alora.lab.compare.task import RowScores, Scores
 
 SETTINGS = EvaluationSettings(bootstrap=20)
 

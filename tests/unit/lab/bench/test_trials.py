@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alora.lab.bench.guards import AA_COVERAGE, biased_aa
-from alora.lab.bench.intervals import mean_ratio, median_interval, paired_ratio
+from alora.lab.bench.trials import mean_ratio, median_interval, paired_ratio
 
 
 @pytest.mark.parametrize("count", range(2, 9))

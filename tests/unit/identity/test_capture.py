@@ -4,7 +4,7 @@ import pytest
 
 from alora.config.schema import PromptSettings
 from alora.errors import AdapterError, ConfigError
-from alora.identity.cases import LONG_PREFIX_TOKENS, bare_suffix, identity_probes, make_calls
+from alora.identity.capture import LONG_PREFIX_TOKENS, bare_suffix, identity_probes, make_calls
 from alora.prompt.render import Prefix, Prompt, Renderer, Suffix
 from tests.toy_models import toy_model
 from tests.toy_tokenizers import FAMILIES, toy_tokenizer
