@@ -29,9 +29,12 @@ from alora.identity.capture import OUTPUT, Call, Capture, Site
 
 PREFIX, ACTIVATION = "prefix", "activation"
 # Module names of transformers 5.19 that produce K and V; fused ones produce both.
-_MAKES = dict.fromkeys(("k_proj", "key"), "K") | dict.fromkeys(("v_proj", "value"), "V")
-_FUSED = ("kv_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "kv_a_proj_with_mqa", "kv_b_proj")
-_MAKES |= dict.fromkeys(_FUSED, "KV")
+_MODULES = {
+    "K": ("k_proj", "key"),
+    "V": ("v_proj", "value"),
+    "KV": ("kv_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "kv_a_proj_with_mqa", "kv_b_proj"),
+}
+_MAKES = {name: kinds for kinds, names in _MODULES.items() for name in names}
 _LAYER = re.compile(r"\.(\d+)\.")
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out)$")
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
