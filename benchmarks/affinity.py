@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import alora
 from alora.config.environment import describe_environment
@@ -71,7 +72,7 @@ def converse(ask: Ask, phase: str, before: Callable[[int], None] = lambda _: Non
     return answers
 
 
-def measured(servers, run: Callable[[], list[GuardResponse]]) -> tuple[list[GuardResponse], dict[str, float]]:
+def measured(servers, run: Callable[[], list[GuardResponse]]) -> tuple[list[GuardResponse], dict[str, Any]]:
     """The answers, and what the engines counted meanwhile."""
     names = {"queried": "vllm:prefix_cache_queries_total", "hit": "vllm:prefix_cache_hits_total"}
 
