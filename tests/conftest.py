@@ -23,6 +23,10 @@ LONGEST_FIRST = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-messages", action="store_true", help="write bad_input/messages.json anew (with -n 0)")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         return next((at for at, part in enumerate(LONGEST_FIRST) if part in item.nodeid), len(LONGEST_FIRST))

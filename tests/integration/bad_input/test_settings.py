@@ -13,80 +13,60 @@ from tests.forked import Forked
 from tests.integration.bad_input.conftest import Case, arguments, check_refusal, tree
 
 SETTINGS = {
-    "unknown verb": Case("trian", ["no verb 'trian'"]),
-    "unknown key": Case("train training.epcohs=3", ["training.epcohs"]),
-    "a sweeper that is not installed": Case(
-        "train -m hydra/sweeper=optuna training.seed=1,2", ["hydra/sweeper=optuna"]
-    ),
-    "unknown option of a group": Case("train training=fast", ["training=fast"]),
-    "several mistakes, at once": Case(
-        "train adapter.rank=0 training.batch_size=0 prompt.layout=turn", ["adapter.rank is 0"]
-    ),
-    "settings from a pickle": Case("check --experimental-rerun=config.pickle", ["--experimental-rerun"]),
-    "no base": Case("train base.source={here}/base", ["base.source"]),
-    "targets that match nothing": Case("train adapter.targets=[c_attn]", ["'c_attn' matches no"]),
-    "a rank above the hidden size": Case("train adapter.rank=500", ["adapter.rank is 500"]),
+    "unknown verb": Case("trian"),
+    "unknown key": Case("train training.epcohs=3"),
+    "a sweeper that is not installed": Case("train -m hydra/sweeper=optuna training.seed=1,2"),
+    "unknown option of a group": Case("train training=fast"),
+    "several mistakes, at once": Case("train adapter.rank=0 training.batch_size=0 prompt.layout=turn"),
+    "settings from a pickle": Case("check --experimental-rerun=config.pickle"),
+    "no base": Case("train base.source={here}/base"),
+    "targets that match nothing": Case("train adapter.targets=[c_attn]"),
+    "a rank above the hidden size": Case("train adapter.rank=500"),
     "a row longer than the base takes": Case(
         "train prompt.max_prefix_tokens=60000 data.test={here}/long.jsonl",
-        ["long.jsonl:1"],
         files={"long.jsonl": '{"messages": [{"role": "user", "content": "' + "red " * 9000 + '"}], "label": "ok"}\n'},
     ),
     "a policy id that no file can have": Case(
-        f"train policy.file=null policy.id={'a' * 300} policy.title=Red policy.rule=red", ["names files"]
+        f"train policy.file=null policy.id={'a' * 300} policy.title=Red policy.rule=red"
     ),
-    "verdicts over the conversation": Case(
-        "score artifact={place}/run {place}/talk.json output={place}/talk.json", ["talk.json is there"]
-    ),
-    "figures over the rows": Case(
-        "evaluate artifact={place}/run output={here}/rows.json", ["rows.json is there"], files={"rows.json": "{}"}
-    ),
+    "verdicts over the conversation": Case("score artifact={place}/run {place}/talk.json output={place}/talk.json"),
+    "figures over the rows": Case("evaluate artifact={place}/run output={here}/rows.json", files={"rows.json": "{}"}),
     "a certificate over the weights' config": Case(
-        "validate artifact={place}/run output={place}/run/bundle/adapter_config.json", ["holds its own files alone"]
+        "validate artifact={place}/run output={place}/run/bundle/adapter_config.json"
     ),
     "a certificate over another adapter's": Case(
         "validate artifact={here}/bundle base.source={place}/base output={place}/run/policies/toy/identity.json",
-        ["holds its own files alone"],
         copied="run/bundle",
     ),
     "figures over a file in the working folder": Case(
-        "evaluate artifact={place}/run", ["evaluation.json is there"], files={"evaluation.json": '{"mine": 1}'}
+        "evaluate artifact={place}/run", files={"evaluation.json": '{"mine": 1}'}
     ),
-    "a battery's figures over a file": Case(
-        "fleet artifact={place}/run", ["fleet.json is there"], files={"fleet.json": '{"mine": 1}'}
-    ),
+    "a battery's figures over a file": Case("fleet artifact={place}/run", files={"fleet.json": '{"mine": 1}'}),
     "a bundle over a folder with more in it": Case(
         "export artifact={place}/run output={here}/bundle",
-        ["holds 'notes.md'"],
         copied="run/bundle",
         damage=lambda bundle: (bundle / "notes.md").write_text("mine"),
     ),
     "a user's folder for a run": Case(
         "train",
-        ["inputs.json"],
         files={"run/inputs.json": '{"inputs": []}', "run/adapter/mine": "x", "run/policies/mine.yaml": "x"},
     ),
-    "no rows": Case("train data.train=null", ["no training rows are given"]),
-    "more golden rows than there are": Case("train export.golden_rows=99", ["export.golden_rows=99"]),
-    "no artifact": Case("validate artifact={here}/none", ["artifact"]),
-    "an artifact of something else": Case("validate artifact={place}/base", ["is not an artifact of alora"]),
-    "nothing to score": Case("score artifact={place}/run", ["no conversation is given"]),
-    "a report that cannot be written": Case(
-        "evaluate artifact={place}/run output={place}/policy.yaml/report.json", ["policy.yaml"]
-    ),
-    "a report over the run's own": Case(
-        "evaluate artifact={place}/run output={place}/run", ["holds its own files alone"]
-    ),
+    "no rows": Case("train data.train=null"),
+    "more golden rows than there are": Case("train export.golden_rows=99"),
+    "no artifact": Case("validate artifact={here}/none"),
+    "an artifact of something else": Case("validate artifact={place}/base"),
+    "nothing to score": Case("score artifact={place}/run"),
+    "a report that cannot be written": Case("evaluate artifact={place}/run output={place}/policy.yaml/report.json"),
+    "a report over the run's own": Case("evaluate artifact={place}/run output={place}/run"),
     "verdicts that cannot be written": Case(
-        "score artifact={place}/run {place}/talk.json output={place}/policy.yaml/v.json", ["policy.yaml"]
+        "score artifact={place}/run {place}/talk.json output={place}/policy.yaml/v.json"
     ),
-    "a bundle that cannot be written": Case(
-        "export artifact={place}/run output={place}/policy.yaml/bundle", ["policy.yaml/bundle"]
-    ),
-    "a bundle in the way of something": Case("export artifact={place}/run output={place}", ["is not a bundle"]),
-    "a scaffold in the way of something": Case("new base output={place}/base", ["is there already"]),
-    "a scaffold that cannot be written": Case("new mine output={place}/policy.yaml/mine", ["cannot be written"]),
-    "a run folder below a file": Case("train run_dir={place}/policy.yaml/run", ["policy.yaml/run"]),
-    "a run folder where nobody can write": Case("train run_dir=/proc/run", ["/proc/run"]),
+    "a bundle that cannot be written": Case("export artifact={place}/run output={place}/policy.yaml/bundle"),
+    "a bundle in the way of something": Case("export artifact={place}/run output={place}"),
+    "a scaffold in the way of something": Case("new base output={place}/base"),
+    "a scaffold that cannot be written": Case("new mine output={place}/policy.yaml/mine"),
+    "a run folder below a file": Case("train run_dir={place}/policy.yaml/run"),
+    "a run folder where nobody can write": Case("train run_dir=/proc/run"),
 }
 
 
@@ -96,7 +76,7 @@ CASES = {f"settings: {name}": case for name, case in SETTINGS.items()}
 def test_a_run_folder_that_another_process_holds(here, refused):
     (here / "run").mkdir()
     with FileLock(here / "run" / LOCK):
-        refused(Case("train", ["another alora process works in"]))
+        refused(Case("train", words=["another alora process works in"]))
 
 
 def test_a_learning_rate_that_diverges(place, here, capsys):
@@ -118,7 +98,7 @@ def run_limited(case: Case, place: Path, here: Path) -> None:
 
 
 def test_a_full_disk_while_exporting(place, here):
-    case = Case("export artifact={place}/run output={here}/bundle", ["bundle cannot be written"])
+    case = Case("export artifact={place}/run output={here}/bundle", words=["bundle cannot be written"])
     before = tree(place)
     run_limited(case, place, here)
     assert tree(here) == {}
@@ -127,7 +107,7 @@ def test_a_full_disk_while_exporting(place, here):
 
 def test_a_full_disk_while_training(place, here):
     """What was whole stays; the same command goes on when there is space."""
-    run_limited(Case("train", ["free the space"]), place, here)
+    run_limited(Case("train", words=["free the space"]), place, here)
     left = sorted(path.name for path in (here / "run").iterdir() if path.name != LOCK)
     assert set(left) <= {"run.yaml", "inputs.json", "checkpoints"}
     assert json.loads((here / "run/inputs.json").read_text())
@@ -144,4 +124,4 @@ def test_a_full_disk_while_training(place, here):
 def test_a_hub_that_cannot_be_reached(setting, words, refused, monkeypatch):
     for module in ("huggingface_hub.constants", "datasets.config"):
         monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", True)
-    refused(Case(f"train {setting}", words))
+    refused(Case(f"train {setting}", words=words))
