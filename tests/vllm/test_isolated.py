@@ -100,6 +100,26 @@ def test_what_the_front_end_found_is_taken_for_its_own_request_alone(engine, toy
     assert carried == [False, False], "the caller's own requests stay as they are"
 
 
+def test_what_the_front_end_found_is_taken_once(monkeypatch):
+    """A request may be sent again, when its adapter is another one."""
+    request, seen = SimpleNamespace(lora_request="theirs"), []
+    core = SimpleNamespace(_alora_found=(request, "found before"))
+    monkeypatch.setattr(activation_source, "carried_for", lambda *_: "found now")
+    preprocess = activation_source.preprocess_patch(lambda self, own: seen.append(own.lora_request))
+    for _ in range(2):
+        preprocess(core, request)
+    assert seen == ["found before", "found now"]
+
+
+def test_of_two_engines_here_a_request_is_found_for_its_own(monkeypatch):
+    engines = [SimpleNamespace(vllm_config=object()) for _ in range(2)]
+    monkeypatch.setattr(activation_source, "_engines_here", [lambda one=one: one for one in engines])
+    monkeypatch.setattr(activation_source, "carried_for", lambda engine, request: engine)
+    for engine in reversed(engines):
+        activation_source._check_here(engine.vllm_config, "request")
+        assert engine._alora_found == ("request", engine)
+
+
 @pytest.mark.parametrize("error", [AdapterError, OSError])
 def test_what_cannot_be_read_is_the_requests_fault_and_not_the_servers(error, monkeypatch):
     def fails(*_):

@@ -3,7 +3,10 @@
 import itertools
 import os
 import shutil
+import tempfile
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +61,23 @@ def test_weights_changed_under_a_loaded_adapter_are_refused(engine, rewritable):
     after = engine.ask_one(ids, adapter)
     assert after.cached_tokens == 32
     assert float((before.logprobs_V - after.logprobs_V).abs().max()) > 0.1
+
+
+def test_a_failed_reload_in_place_leaves_nothing_mixed(engine, rewritable, toys):
+    """Old weights with the new files' activation and digest would poison the cache; no answer comes instead."""
+    adapter = ToyAdapter("half", next(NUMBERS), rewritable(75), INVOCATION)
+    ids = prompt(40, suffix=60)
+    engine.ask_one(ids, adapter)
+    home = rewritable(76)
+    write_adapter(Path(home), toys.base, INVOCATION, seed=76, rank=32)  # more than the engine's max_lora_rank
+    again = lora_request(adapter, in_place=True)
+    with pytest.raises(ValueError, match="rank"):
+        engine.core.add_lora(again)
+    with pytest.raises(AdapterError, match="changed after their weights were loaded"):
+        engine.ask_one(ids, adapter)
+    rewritable(77)
+    engine.core.add_lora(again)
+    assert engine.ask_one(ids, adapter).cached_tokens == 32
 
 
 @pytest.mark.parametrize("invocation", [INVOCATION, ()], ids=["aLoRA", "plain"])
@@ -162,6 +182,28 @@ def test_an_aborted_request_leaves_no_copy_behind(engine, rewritable):
     assert not copy.exists()
 
 
+def test_an_engine_knows_more_adapters_than_its_workers_hold(toys):
+    """A guard asks for all of its adapters in turn: what is forgotten before its turn would be copied each time."""
+    engine = SimpleNamespace(vllm_config=SimpleNamespace(lora_config=SimpleNamespace(max_cpu_loras=300)))
+    records = engine_records(engine)
+    record = records.read(toys["linear"].path)
+    for number in range(1, 321):
+        records.hold(number, record)
+    assert records.known(1) is record
+
+
+def test_copies_of_a_killed_engine_are_deleted_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    alive = lora_ids.Records()
+    abandoned, starting, foreign = (tmp_path / name for name in ("alora-copies-1", "alora-copies-2", "others"))
+    for folder in (abandoned / "copy", starting, foreign):
+        folder.mkdir(parents=True)
+    for folder in (abandoned, Path(alive.folder), foreign):
+        os.utime(folder, (1, 1))
+    after = lora_ids.Records()
+    assert set(tmp_path.iterdir()) == {starting, foreign, Path(alive.folder), Path(after.folder)}
+
+
 def test_every_file_that_makes_an_adapter_is_in_its_digest(rewritable, monkeypatch):
     home, records = rewritable(93), lora_ids.Records()
     seen = {records.read(home).digest}
@@ -177,6 +219,67 @@ def test_every_file_that_makes_an_adapter_is_in_its_digest(rewritable, monkeypat
     Path(home, "README.md").write_text("not a part of it")
     assert records.read(home).digest in seen
     assert len(seen) == 4
+
+
+def test_an_engine_lists_and_pins_by_its_users_ids(engine, rewritable):
+    adapter = ToyAdapter("pinned", next(NUMBERS), rewritable(92), INVOCATION)
+    engine.core.add_lora(lora_request(adapter))
+    old = engine_records(engine.core).number(adapter.number)
+    rewritable(96)
+    in_place(engine, adapter)
+    assert old not in engine.core.model_executor.list_loras(), "the workers need not keep the old weights"
+    assert adapter.number in engine.core.list_loras()
+    assert max(engine.core.list_loras()) < 1000
+    assert engine.core.pin_lora(adapter.number)
+    in_place(engine, adapter)
+    assert adapter.number in engine.core.list_loras(), "the same weights again are not removed"
+    now = engine_records(engine.core).number(adapter.number)
+    engine.core.remove_lora(adapter.number)
+    assert adapter.number not in engine.core.list_loras()
+    assert now not in engine.core.model_executor.list_loras()
+
+
+def test_weights_of_two_ids_stay_loaded_until_both_are_gone(engine, rewritable, toys):
+    first, second = (ToyAdapter(f"twin {n}", next(NUMBERS), rewritable(92), INVOCATION) for n in (1, 2))
+    for adapter in (first, second):
+        engine.core.add_lora(lora_request(adapter))
+    engine.core.add_lora(lora_request(replace(first, path=toys["wide"].path), in_place=True))
+    assert {first.number, second.number} <= engine.core.list_loras(), "the other id's weights were not replaced"
+    engine.core.add_lora(lora_request(first, in_place=True))
+    assert engine.core.remove_lora(first.number)
+    assert engine.core.list_loras() & {first.number, second.number} == {second.number}
+    number = engine_records(engine.core).number(second.number)
+    engine.core.remove_lora(second.number)
+    assert number not in engine.core.model_executor.list_loras()
+
+
+def test_a_request_that_names_its_weights_gets_those_or_none(engine, rewritable, toys):
+    """Whoever may load adapters can give its id and its name others; the guard asks so."""
+    mine = ToyAdapter("mine", next(NUMBERS), rewritable(104), INVOCATION)
+    ids, theirs = prompt(40, suffix=60), replace(mine, path=toys["wide"].path)
+    before = engine.ask_one(ids, mine)
+    digest = engine_records(engine.core).known(mine.number).digest
+
+    def assert_as_before(answer):
+        assert float((answer.logprobs_V - before.logprobs_V).abs().max()) < 1e-5
+
+    engine.core.add_lora(lora_request(theirs, in_place=True))
+    with pytest.raises(AdapterError, match="give every adapter an id of its own"):
+        engine.ask_one(ids, mine)
+    with pytest.raises(AdapterError, match="holds other weights than are asked for"):
+        engine.ask_one(ids, theirs, weights=digest)
+    assert_as_before(engine.ask_one(ids, mine, weights=digest))
+    with pytest.raises(AdapterError, match="give every adapter an id of its own"):
+        engine.ask_one(ids, mine)
+    again = replace(theirs, number=next(NUMBERS))  # unloaded and loaded: the same name, another id
+    for answer in engine.ask([ids, ids], [theirs, again]):
+        assert float((answer.logprobs_V - before.logprobs_V).abs().max()) > 0.1
+    in_place(engine, mine)
+    rewritable(105)
+    assert_as_before(engine.ask_one(ids, mine, weights=digest))
+    in_place(engine, mine)
+    with pytest.raises(AdapterError, match="holds other weights than are asked for"):
+        engine.ask_one(ids, mine, weights=digest)
 
 
 def test_a_request_that_names_its_weights_is_refused_where_nobody_can_tell(engine, tmp_path):
@@ -203,6 +306,15 @@ def test_files_that_are_touched_or_gone_change_nothing(engine, rewritable, invoc
     assert engine_records(engine.core).known(adapter.number).unchanged(), "read again once, not with each request"
     shutil.rmtree(home)
     assert engine.ask_one(ids, adapter).cached_tokens == 96
+
+
+def test_a_refused_request_keeps_no_weights_in_mind(engine, rewritable):
+    """Nothing was loaded for it, so the folder may still be corrected."""
+    adapter = ToyAdapter("corrected", next(NUMBERS), rewritable(88), INVOCATION)
+    with pytest.raises(AdapterError, match="not in the prompt"):
+        engine.ask_one(list(range(60, 100)), adapter)
+    rewritable(89)
+    assert engine.ask_one(prompt(40), adapter).cached_tokens == 0
 
 
 @pytest.mark.parametrize("tags", [None, ["weights"]])

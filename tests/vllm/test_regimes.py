@@ -1,13 +1,15 @@
 """Right in every regime in which vLLM cuts, interrupts and mixes requests."""
 
 import functools
+import shutil
 
 import pytest
 
 from alora.errors import AdapterError
 from tests.vllm import toys as store
 from tests.vllm.toy_engine import ToyEngine, lora_request
-from tests.vllm.toys import filler, prompt
+from tests.vllm.toy_models import ToyAdapter, write_adapter
+from tests.vllm.toys import INVOCATION, filler, prompt
 
 TOLERANCE = 1e-4
 CHUNK = 48
@@ -76,6 +78,31 @@ def test_preempted_requests_come_back_right(toys, reference, monkeypatch):
         assert list(answer.token_ids) == reference.greedy(ids, adapter, 60), adapter
 
 
+def test_preempted_requests_of_replaced_weights_come_back_right(toys, reference, tmp_path, monkeypatch):
+    engine, home = cramped(), tmp_path / "replaced"
+    engine.clear()
+    shutil.copytree(toys["linear"].path, home)
+    adapter = ToyAdapter("replaced", 120, str(home), INVOCATION)
+    preempted = []
+    stock = engine.core.scheduler._preempt_request
+
+    def replacing(request, *rest, **more):
+        if not preempted:
+            shutil.copytree(toys["wide"].path, home, dirs_exist_ok=True)
+            engine.core.remove_lora(adapter.number)
+            engine.core.add_lora(lora_request(adapter))
+        preempted.append(request.request_id)
+        return stock(request, *rest, **more)
+
+    monkeypatch.setattr(engine.core.scheduler, "_preempt_request", replacing)
+    prompts = [prompt(60, suffix=6, seed=row) for row in range(5)]
+    for answer, ids in zip(engine.ask(prompts, [adapter] * 5, max_tokens=60), prompts, strict=True):
+        assert list(answer.token_ids) == reference.greedy(ids, toys["linear"], 60)
+    assert preempted, "the cache is too large for this test"
+    answer = engine.ask_one(prompts[0], adapter, max_tokens=60)
+    assert list(answer.token_ids) == reference.greedy(prompts[0], toys["wide"], 60)
+
+
 def test_a_prompt_without_invocation_is_refused_and_the_engine_lives(engine, toys, reference):
     ids = filler(50)
     for wrong in (ids, [*ids, 2, 2], [2, 32, *ids]):
@@ -96,3 +123,15 @@ def test_many_tokens_sampled_at_once_from_one_prompt(engine, toys, reference):
     )
     wanted = reference.greedy(ids, toys["linear"], 8)
     assert [list(completion.token_ids) for completion in output.outputs] == [wanted] * 3
+
+
+def test_an_alora_of_layers_that_vllm_is_told_to_leave_out_is_refused(engine, toys, tmp_path):
+    """It would answer with a part of itself."""
+    limited, ids = ToyEngine(store.toys("qwen3").base, lora_target_modules=["q_proj", "v_proj"]), prompt(40)
+    for name in ("linear", "attention"):
+        with pytest.raises(AdapterError, match=r"has no layer .*; start vLLM without lora_target_modules"):
+            limited.ask_one(ids, toys[name])
+    some = write_adapter(tmp_path / "some", toys.base, INVOCATION, seed=5, targets=["q_proj", "v_proj"])
+    adapter = ToyAdapter("some", 90, some, INVOCATION)
+    wanted = engine.ask_one(ids, adapter).logprobs_V
+    assert distance(limited.ask_one(ids, adapter), wanted) < TOLERANCE < distance(limited.ask_one(ids), wanted)

@@ -110,7 +110,8 @@ def anywhere(text: str, place: Path, here: Path) -> str:
     """A message without what differs from run to run: folders and digests."""
     for name, folder in (("here", here), ("place", place), ("alora", ROOT)):
         text = text.replace(str(folder), f"{{{name}}}")
-    return re.sub(r"\(char \d+\)|line \d+ column \d+", "...", re.sub(r"\b[0-9a-f]{12,64}\b", "{digest}", text))
+    text = re.sub(r"(?m)^.*\d+%\|.*\r?|\(char \d+\)|line \d+ column \d+", "", text)  # bars, and places in JSON
+    return re.sub(r"\b[0-9a-f]{12,64}\b|(?<=run-)[0-9a-f]{6}\b", "{digest}", text)
 
 
 def breaches_of_words(case: Case, exit_code: int | None, output: str, errors: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Folds: no row answers for itself, whatever the adapter has learnt."""
+"""Folds: no row answers for itself, whatever the adapter has learnt; and a run that is cut off ends the same."""
 
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from alora.adapter.folder import AdapterSpec, new_adapter
 from alora.config.schema import TrainingSettings
 from alora.training.examples import Example, Members, Target
 from alora.training.loop import fit
+from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import ALL_TARGETS
 from tests.toy_models import as_base, toy_model, toy_tokens
 
@@ -96,6 +97,26 @@ def test_folds_learn_what_can_be_learnt_and_answer_in_the_order_of_the_rows(base
         assert _auroc(rows, logits) > 0.95, policy
     assert [standing.best_step is not None for standing in fitted.standings] == [True, True]
     assert len(fitted.adapters) == 2
+
+
+class _Killed(Exception):
+    pass
+
+
+class _CutOff(LastWeights):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 8:
+            raise _Killed
+
+
+def test_a_run_in_folds_that_is_cut_off_ends_with_the_same_bytes(base, tmp_path):
+    rows, settings = _rows(36, policies=2, decided=True), {"max_steps": 13, "batch_size": 4, "evaluations_per_epoch": 3}
+    whole = _fit(base, rows, tmp_path / "a", settings=settings)
+    with pytest.raises(_Killed):
+        _fit(base, rows, tmp_path / "b", settings=settings, callbacks=[_CutOff()])
+    resumed = _fit(base, rows, tmp_path / "b", settings=settings)
+    assert [adapter.digest for adapter in resumed.adapters] == [adapter.digest for adapter in whole.adapters]
+    assert (resumed.standings, resumed.out_of_fold) == (whole.standings, whole.out_of_fold)
 
 
 class _Jolt(TrainerCallback):
