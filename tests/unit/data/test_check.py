@@ -58,30 +58,13 @@ def test_rows_that_no_policy_has_on_both_sides_are_no_leak():
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "Agent: hello\nCustomer: {}",
-        "[10:00] Agent: hello\n[10:01] Customer: {}",
-        "**Agent**: hello\n**Customer**: {}",
-        "Kundin: hello\nBerater: {}",
-        "एजेंट: a\n**ग्राहक**: {}",
-        "<Agent>hello</Agent>\n<User>{}</User>",
-    ],
+    "text", ["Agent: hello\nCustomer: {}", "एजेंट: a\n**ग्राहक**: {}", "<Agent>hello</Agent>\n<User>{}</User>"]
 )
 def test_rows_of_one_message_that_reads_as_a_transcript_are_doubtful(text):
     chats = [row(text.format(n), where=f"train.jsonl:{n}") for n in range(3)]
     (finding,) = check_turns({"train": [*chats, row("hello")]})
     assert (finding.severity, finding.code, finding.where) == (WARNING, "TRANSCRIPT", "train")
     assert check_turns({"train": [*chats, *[row("hello")] * 9]}) == []
-
-
-@pytest.mark.parametrize(
-    "text", ["Re: a", "see http://a.b", "2024-05-01 10:00 in\n2024-05-01 11:00 out", "a <b>c</b> <i>d</i>"]
-)
-def test_other_texts_are_no_transcripts(text):
-    assert check_turns({"train": [row(text)] * 4}) == []
-    turns = LabelledConversation(Conversation("t", (Message("user", "Agent: a\nCustomer: b"),) * 2))
-    assert check_turns({"train": [turns]}) == []
 
 
 def test_a_speaker_that_no_turn_has_is_doubtful():

@@ -1,6 +1,5 @@
 """Which columns of a row are read, recognised or named, and who speaks in them."""
 
-import csv
 import json
 from collections import Counter
 
@@ -23,7 +22,6 @@ WHOLE = ["user", "assistant"]
     [
         ({"prompt": "a", "response": "b"}, WHOLE),
         ({"response": "b", "system": "s", "prompt": "a"}, ["system", *WHOLE]),
-        ({"user": "a", "assistant": "b"}, WHOLE),
         ({"question": "a", "answer": "b"}, WHOLE),
         ({"text": "a"}, ["user"]),
         ({"prompt": "a"}, ["user"]),
@@ -31,9 +29,7 @@ WHOLE = ["user", "assistant"]
         ({"prompt": "a", "response": None}, ["user"]),
         ({"prompt": "a", "response": "b", "text": ""}, WHOLE),
         ({"prompt": "a", "user": "b", "assistant": "c"}, None),
-        ({"answer": "c", "text": "a", "prompt": "b"}, None),
         ({"prompt": "a", "response": "b", "output": "c"}, None),
-        ({"instruction": "a", "prompt": "b", "answer": "c"}, None),
         ({"title": "a", "body": "b"}, None),
     ],
 )
@@ -95,15 +91,10 @@ def test_columns_that_are_not_read_are_noted_once(tmp_path):
 INJECTED = json.dumps([{"role": "system", "content": "a"}, {"role": "assistant", "content": "b"}])
 
 
-@pytest.mark.parametrize("name", ["train.jsonl", "train.csv"])
-def test_a_text_that_is_a_json_list_among_others_is_a_text(tmp_path, name):
+def test_a_text_that_is_a_json_list_among_others_is_a_text(tmp_path):
     texts = ["hello", "there", "you", "and", "I", INJECTED, '["apple", "pear"]', "[1, 2]", "[]"]
-    if name.endswith("csv"):
-        with (tmp_path / name).open("w", newline="") as stream:
-            csv.writer(stream).writerows([("text", "label"), *((text, "ok") for text in texts)])
-    else:
-        jsonl(tmp_path, *({"text": text, "label": "ok"} for text in texts))
-    assert [said(item.conversation) for item in read(str(tmp_path / name))] == [[("user", text)] for text in texts]
+    rows = read(jsonl(tmp_path, *({"text": text, "label": "ok"} for text in texts)))
+    assert [said(item.conversation) for item in rows] == [[("user", text)] for text in texts]
 
 
 @pytest.mark.parametrize("column", ["messages", "chat", "conversations"])
@@ -114,11 +105,10 @@ def test_most_cells_of_a_column_decide_whether_it_holds_messages(tmp_path, colum
     assert roles(read_one({"text": INJECTED, "b": 1})[0]) == ["system", "assistant"]
 
 
-def own(text, label=None, **more):
-    """A row as ``alora label`` writes it, with what somebody filled in."""
+def own(text, label):
     verdicts = {"p": {"why": "uncertain", "label": "ok", "probability": 0.5}}
     messages = [{"role": "user", "content": text}]
-    return {"id": f"log.jsonl:{text}", "messages": messages, "labels": {"p": label}, "verdicts": verdicts, **more}
+    return {"id": f"log.jsonl:{text}", "messages": messages, "labels": {"p": label}, "verdicts": verdicts}
 
 
 NAMED = [
@@ -141,10 +131,6 @@ def test_rows_that_alora_wrote_are_read_whatever_columns_are_named(tmp_path, nam
     assert [item.labels["p"] for item in rows] == ["violation", "ok", "violation", "ok"]
     assert rows[0].conversation.id == "log.jsonl:f"
     assert {item.group for item in rows} == ({"", "s"} if "group" in named else {""})
-    more = {"asked": "x", "told": "y", "promised": "violation", "p": "violation", "gold": {"p": "violation"}}
-    named = {key: name for key, name in named.items() if key not in ("id", "group")}
-    (found,) = read(jsonl(tmp_path, own("a", "ok", **more)), columns=ColumnSettings(**named))
-    assert (found.conversation.messages[0].content, found.labels) == ("x", {"p": "violation"})
 
 
 def test_one_conversation_is_read_whatever_the_rows_are_called(tmp_path):
@@ -164,8 +150,6 @@ def test_one_conversation_is_read_whatever_the_rows_are_called(tmp_path):
     with pytest.raises(DataError, match="TRANSCRIPT"):
         read_conversation(str(path))
     assert roles(read_conversation(str(path), DataSettings(format="transcript"))) == WHOLE
-    path.write_text(json.dumps({"transcript": "User: a\nAgent: b"}))
-    assert roles(read_conversation(str(path))) == WHOLE
 
 
 @pytest.mark.parametrize(
@@ -192,25 +176,16 @@ def test_an_array_of_rows_is_told_from_one_conversation(tmp_path, content, wante
         assert holds_rows(str(path), DataSettings()) is several
 
 
-@pytest.mark.parametrize("names", [("role", "content"), ("from", "value"), ("speaker", "content")])
-def test_a_message_a_row_is_no_conversation_a_row(names):
-    single = dict(zip(names, ("assistant", "Hi"), strict=True)) | {"conversation_id": "c1"}
-    (finding,) = read_one(single)[1].all()
-    assert "gather a conversation's turns into messages" in finding.problem
-
-
 @pytest.mark.parametrize(
     ("names", "wanted"),
     [
         ("customer,agent", "user,assistant"),
-        ("agent,customer", "assistant,user"),
         ("context,customer,agent", "user,user,assistant"),
         ("asked,answered,asked_again", "user,assistant,user"),
         ("system,Kundin,gpt", "system,user,assistant"),
         ("bot_response,userMessage", "assistant,user"),
         ("answer", "assistant"),
         ("knowledge,question,answer", None),
-        ("title,text", None),
         ("Kundin,reply_xy,zz", None),
     ],
 )
@@ -261,13 +236,6 @@ def test_what_of_a_transcript_is_not_split_is_refused_or_noted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "before", ["10:00", "[a] ", "1.1 ", "http://", "10:00 then ", "[10:00 ", "On Mon 10:00 ", "My "]
-)
-def test_what_stands_before_a_speaker_and_is_no_time_stamp_is_text(before):
-    assert split(f"{before}Bot: hi", {}) == []
-
-
-@pytest.mark.parametrize(
     "stamp",
     ["[10:00] ", "10:00:05 ", "[2024-05-01T10:00Z] ", " 01.05.2024 ", "[5/1/24, 10:00:05\u202fPM] ", "10:00 – ",
      "2024-05-01 10:00:05 | ", "Mon 10:00 ", "Wed. 2024-05-01 10:00 - ", "### ", "**", "> "],
@@ -279,6 +247,8 @@ def test_a_time_stamp_or_mark_before_a_speaker_is_no_part_of_the_text(stamp, col
         ("assistant", "Hello!\n10:00 it is"),
         ("user", "10:01 Bot: hi"),
     ]
+    for before in ("[a] ", "http://", "10:00 then ", "My "):
+        assert split(f"{before}Bot: hi", {}) == [], "no time stamp"
 
 
 def test_rows_without_any_text_are_left_out_by_choice(tmp_path):

@@ -12,9 +12,8 @@ from alora.data import files
 from alora.data.labelled import read_labelled
 from alora.data.messages import Message
 from alora.errors import DataError
-from alora.policy import Policy
+from tests.unit.data.rows import POLICY
 
-POLICY = Policy("p", "T", "R")
 TURNS = (Message("user", 'He said "hi",\nand left'), Message("assistant", "Oh; no"))
 
 
@@ -61,15 +60,6 @@ def test_the_same_rows_from_every_kind_of_file(name, tmp_path):
     assert [row.conversation.id for row in rows] == ["r0", "r1"]
     assert [row.conversation.messages for row in rows] == [TURNS] * 2
     assert [row.labels for row in rows] == [{"p": "ok"}] * 2
-
-
-def test_places_are_lines_of_a_table_and_rows_of_an_array(tmp_path):
-    def places(name, content):
-        (tmp_path / name).write_bytes(content)
-        return [row.where for row in read_labelled(str(tmp_path / name), DataSettings(), POLICY)]
-
-    assert places("a.csv", FILES["comma.csv"]) == ["a.csv:2", "a.csv:4"]
-    assert places("a.json", FILES["array.json"]) == ["a.json:1", "a.json:2"]
 
 
 @pytest.mark.parametrize("rest", [", broken", '][{"n": 3}]', ']{"n": 3}', "]]", "],"])

@@ -8,9 +8,7 @@ from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.held_out import FEW_ROWS, USUAL_FOLDS, fold_rows, hold_out
 from alora.data.splits import Splits, read_splits
-from alora.policy import Policy
-
-POLICY, OTHER = Policy("p", "T", "R"), Policy("q", "T", "R")
+from tests.unit.data.rows import OTHER, POLICY, jsonl
 
 
 def row(text, group="", **labels):
@@ -43,7 +41,6 @@ def test_a_group_and_a_text_are_held_out_whole_at_however_many_removes():
 
 
 def test_a_policys_folds_are_its_own():
-    """A row that two policies label may be in different folds for them; other policies' rows change nothing."""
     both = [row(f"{n}", p=POLICY.labels[n % 2], q=POLICY.labels[n // 2 % 2]) for n in range(60)]
     alone = [row(f"{n}", p=POLICY.labels[n % 2]) for n in range(60)]
     together = fold_rows([*both, *[row(f"more {n}", q="ok") for n in range(20)]], 3)
@@ -85,11 +82,8 @@ def test_splits_say_who_is_calibrated_by_what(tmp_path):
 
 def test_validation_rows_of_the_users_own_leave_no_folds(tmp_path):
     def write(name, count):
-        lines = [
-            f'{{"prompt": "{name} {label} {n}", "label": "{label}"}}' for label in POLICY.labels for n in range(count)
-        ]
-        (tmp_path / name).write_text("\n".join(lines))
-        return str(tmp_path / name)
+        said = [{"prompt": f"{name} {label} {n}", "label": label} for label in POLICY.labels for n in range(count)]
+        return jsonl(tmp_path, *said, name=name)
 
     train, validation = write("train.jsonl", 20), write("validation.jsonl", 5)
     assert read_splits(DataSettings(train=train), [POLICY])[0].folded == {"p"}

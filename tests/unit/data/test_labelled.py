@@ -28,33 +28,23 @@ BAD_ROWS = {
     "unknown label": (row(label="maybe"), "LABEL_UNKNOWN"),
     "null label": (row(label=None), "LABEL_MISSING"),
     "label of a wrong type": (row(label=[1]), "LABEL_UNKNOWN"),
-    "a number for a label": (row(label=1), "LABEL_UNKNOWN"),
     "no label": ({"messages": row()["messages"], "gold": "ok"}, "COLUMN_MISSING"),
     "no messages": ({"label": "ok", "body": "x"}, "COLUMN_MISSING"),
     "empty conversation": ({"messages": [], "label": "ok"}, "EMPTY"),
-    "only empty messages": (row(" \n"), "EMPTY"),
     "messages as a text": ({"messages": "Hi", "label": "ok"}, "MESSAGES_KIND"),
     "messages as Python writes them": ({"messages": "[{'role': 'user'", "label": "ok"}, "MESSAGES_KIND"),
     "a message as a text": ({"messages": ["Hi"], "label": "ok"}, "MESSAGE_KIND"),
     "bad role": ({"messages": [{"role": "robot", "content": "x"}], "label": "ok"}, "ROLE_UNKNOWN"),
-    "no role": ({"messages": [{"content": "x"}], "label": "ok"}, "ROLE_UNKNOWN"),
     "content of a wrong type": ({"messages": [{"role": "user", "content": 3}], "label": "ok"}, "CONTENT_KIND"),
-    "an image": (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "label": "ok"},
-        "CONTENT_PART",
-    ),
     "a tool call without a name": (
-        {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}, *row()["messages"]], "label": "ok"},
-        "TOOL_CALL",
-    ),
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}], "label": "ok"}, "TOOL_CALL"),
     "no content": ({"messages": [{"role": "user"}], "label": "ok"}, "CONTENT_KIND"),
     "lone surrogate": (row("a\ud800"), "NOT_UNICODE"),
     "lone surrogate in an id": (row(id="a\ud800"), "NOT_UNICODE"),
     "id of a wrong type": (row(id=[1]), "ID_KIND"),
-    "label in other letters": (row(label="OKAY"), "LABEL_UNKNOWN"),
     "labels of a wrong type": ({"messages": row()["messages"], "labels": "ok"}, "LABELS_KIND"),
     "unknown label of many": ({"messages": row()["messages"], "labels": {"p": "x"}}, "LABEL_UNKNOWN"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BAD_ROWS)
@@ -69,12 +59,10 @@ def test_a_bad_row_is_told_with_its_line(tmp_path, case):
 @pytest.mark.parametrize(
     "more",
     [
-        {"labels": {"p": "ok"}},
         {"labels": {"p": "ok", "q": "violation"}, "label": None},
         {"labels": {"p": "ok", "q": "violation"}, "label": "violation", "policy": "q"},
-        {"labels": {"p": False}, "label": "good"},
+        {"labels": {"p": False}, "label": "good"},  # the same after the map
     ],
-    ids=["same", "none", "of another policy", "same after the map"],
 )
 def test_label_beside_labels_that_does_not_contradict(tmp_path, more):
     (found,) = read(jsonl(tmp_path, row() | more), label_map={"good": "ok", "false": "ok"})
@@ -92,7 +80,6 @@ def test_all_findings_come_at_once_and_the_rest_is_counted(tmp_path):
     assert str(caught.value.findings[1]).startswith("49 rows: label 'maybe' is not one of")
     with pytest.raises(DataError, match="50 problems") as caught:
         read(jsonl(tmp_path, *[row(label=f"maybe {number}") for number in range(50)]))
-    assert len(caught.value.findings) == 21
     assert str(caught.value.findings[-1]) == "... and 30 more"
 
 
@@ -169,16 +156,6 @@ def test_a_table_with_a_column_for_each_policy(tmp_path):
         read_multilabelled(jsonl(tmp_path, {"messages": "Hi"}), DataSettings(), [POLICY, OTHER])
 
 
-def test_a_map_for_one_policy_that_changes_a_label_of_another_is_noted(tmp_path):
-    three = Policy("q", "T", "R", ("violation", "borderline", "ok"), ("A", "B", "C"))
-    path = jsonl(tmp_path, *[row(labels={"p": "borderline", "q": "borderline"})] * 2, row(labels={"q": "ok"}))
-    found = Findings()
-    settings = DataSettings(label_map={"borderline": "violation", "ok": "ok"})
-    rows = read_multilabelled(path, settings, [POLICY, three], {}, found)
-    assert [item.labels.get("q") for item in rows] == ["violation", "violation", "ok"]
-    assert found.notes == {"data.label_map reads 'borderline', a label of q itself, as violation": 2}
-
-
 @pytest.mark.parametrize("labels", [{"topic": "billing"}, {"p": "ok"}, ["x"], "billing"])
 def test_a_label_column_that_is_named_alone_is_the_only_one_read(tmp_path, labels):
     path = jsonl(tmp_path, row(human="violation", labels=labels))
@@ -241,11 +218,3 @@ def test_the_labels_of_rows_that_alora_wrote_are_the_policys_own_words(tmp_path,
     path = jsonl(tmp_path, written, written | {"id": 2})
     found = read(path, label_map={"ok": "violation", "violation": "ok", "bad": "violation"})
     assert [item.labels["p"] for item in found] == ["ok", "ok"]
-
-
-def test_a_label_in_a_column_policy_is_no_policys_name(tmp_path):
-    path = jsonl(tmp_path, {"text": "a", "Policy": "violation"}, {"text": "b", "Policy": "ok"})
-    rows = read(path, columns=ColumnSettings(messages="text", label="Policy"))
-    assert [item.labels["p"] for item in rows] == ["violation", "ok"]
-    path = jsonl(tmp_path, row("a", Policy="4711"), row("b", Policy="4712"))
-    assert [item.group for item in read(path, columns=ColumnSettings(group="Policy"))] == ["4711", "4712"]

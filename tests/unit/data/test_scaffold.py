@@ -2,14 +2,11 @@
 
 from collections import Counter
 
-from alora.config.schema import DataSettings, EvaluationSettings, PolicySettings
+from alora.config.schema import DataSettings, PolicySettings
 from alora.data.check import check_balance, check_duplicates
 from alora.data.labelled import read_labelled
 from alora.data.scaffold import scaffold
-from alora.evaluation.bag_of_words import fit_bag_of_words
-from alora.evaluation.tables import evaluate
 from alora.policy import load_policies
-from alora.verdict import OperatingPoint
 
 
 def test_the_rows_pass_their_own_check(tmp_path):
@@ -26,11 +23,6 @@ def test_the_rows_pass_their_own_check(tmp_path):
     for rows in splits.values():
         pairs = Counter((row.conversation.messages[0].content, row.labels[policy.id]) for row in rows)
         assert len(set(pairs.values())) == 1  # the message alone says nothing
-    words = fit_bag_of_words(policy, splits["train"]).predict(splits["test"])
-    settings = EvaluationSettings(bootstrap=0)
-    auroc = evaluate(words, OperatingPoint(), settings, method="bag_of_words").metrics.value("auroc")
-    assert auroc is not None
-    assert 0.8 < auroc < 0.98  # an adapter that beats the words has something to show
     replies = [{row.conversation.messages[-1].content for row in rows} for rows in splits.values()]
     assert not replies[0] & replies[2]
     assert not replies[1] & replies[2]

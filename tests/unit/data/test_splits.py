@@ -18,9 +18,7 @@ from alora.data.splits import (
     text_digest,
 )
 from alora.errors import AllFailed, DataError
-from alora.policy import Policy
-
-POLICY, OTHER = Policy("p", "T", "R"), Policy("q", "T", "R")
+from tests.unit.data.rows import OTHER, POLICY
 
 
 def row(text, where="train.jsonl:1", role="user", **labels):
@@ -28,7 +26,6 @@ def row(text, where="train.jsonl:1", role="user", **labels):
 
 
 def write(file, *rows):
-    """``rows`` are text, label of ``p``."""
     lines = [f'{{"messages": [{{"role": "user", "content": "{text}"}}], "label": "{label}"}}' for text, label in rows]
     file.write_text("\n".join(lines))
     return str(file)
@@ -39,7 +36,6 @@ def both(count, word=""):
 
 
 def test_what_reads_the_same_is_held_out_together():
-    """Case and white space move no row to the other side; new rows move few; the share is what was asked."""
     rows = [row(f"Message {number}") for number in range(400)]
     twins = [row(f"  message\n{number} ") for number in range(400)]
     train, validation = hold_out([*rows, *twins], 0.2)
@@ -67,13 +63,6 @@ def test_rows_of_a_source_have_its_weight(tmp_path):
     }  # fmt: skip
     assert {row.conversation for row in found.validation} == {row.conversation for row in plain.validation}
     assert rows_digest(found.train) != rows_digest(plain.train)  # a run does not resume with other weights
-
-
-def test_a_conversation_that_is_in_two_groups_stays_with_each():
-    """One policy's file may group it otherwise than another's, and the rows of each group lie on one side."""
-    mine, theirs = replace(row("hello", p="ok"), group="a"), replace(row("hello", q="ok"), group="b")
-    assert merge_rows([mine, theirs]) == [mine, theirs]
-    assert merge_rows([mine, replace(theirs, group="a")]) == [replace(mine, labels={"p": "ok", "q": "ok"})]
 
 
 def test_groups_that_share_a_text_stay_on_one_side():
@@ -156,6 +145,8 @@ def test_of_two_labels_the_first_stays_and_labels_of_other_policies_are_joined()
     (merged,) = merge_rows([first, second])
     assert merged == replace(first, labels={"p": "ok", "q": "ok"})
     assert merge_rows([first, row("A")]) == [first, row("A")]
+    mine, theirs = replace(row("hello", p="ok"), group="a"), replace(row("hello", q="ok"), group="b")
+    assert merge_rows([mine, theirs]) == [mine, theirs], "each stays with its group"
 
 
 def test_rows_are_known_by_their_words_and_labels():
@@ -164,34 +155,6 @@ def test_rows_are_known_by_their_words_and_labels():
     assert rows_digest([row("b"), row("a", p="ok", q="ok")]) != known
     assert rows_digest([row("a", p="ok", q="violation"), row("b")]) != known
     assert rows_digest([row("a", p="ok", q="ok"), row("c")]) != known
-
-
-def test_given_splits_stay_what_they_are(tmp_path):
-    files = {name: write(tmp_path / f"{name}.jsonl", *both(3, name)) for name in ("train", "validation", "test")}
-    splits, _ = read_splits(DataSettings(**files), [POLICY])
-    assert [rows[0].where for rows in (splits.train, splits.validation, splits.test)] == [
-        *("train.jsonl:1", "validation.jsonl:1", "test.jsonl:1")
-    ]
-    assert read_splits(DataSettings(train=files["train"], validation=files["validation"]), [POLICY])[0].test == ()
-
-
-@pytest.mark.parametrize(
-    ("train", "validation", "complaint"),
-    [
-        (both(2), both(1), None),
-        (both(2), [("a", "ok")], "the validation rows .* hold no 'violation'"),
-        ([("a", "ok"), ("b", "ok")], both(1), "the train rows .* hold no 'violation'"),
-        ([*both(1), ("c", "ok")], both(1), "must have at least 2 training rows each"),
-    ],
-)
-def test_each_split_needs_rows_of_each_label(tmp_path, train, validation, complaint):
-    names = {"train": write(tmp_path / "t.jsonl", *train), "validation": write(tmp_path / "v.jsonl", *validation)}
-    settings = DataSettings(**names)
-    if complaint is None:
-        assert read_splits(settings, [POLICY])[0].validation
-        return
-    with pytest.raises(DataError, match=complaint):
-        read_splits(settings, [POLICY])
 
 
 def test_what_is_wrong_in_one_policy_s_file_is_no_fault_of_another_s(tmp_path):
@@ -205,7 +168,6 @@ def test_what_is_wrong_in_one_policy_s_file_is_no_fault_of_another_s(tmp_path):
 
 
 def test_a_policy_without_rows_is_left_out_until_none_is_left(tmp_path):
-    """One policy of several fails alone; the only one, and all of several, end the reading."""
     names = {split: write(tmp_path / f"p.{split}.jsonl", *both(3, split)) for split in ("train", "validation", "test")}
     each = DataSettings(**{split: str(tmp_path / f"%policy%.{split}.jsonl") for split in names})
     splits, left_out = read_splits(each, [POLICY, OTHER])
