@@ -9,9 +9,7 @@ from alora.adapter.folder import load_adapter
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.lab.bench.harness import Clock
 from alora.lab.bench.material import bench_base, random_adapter, random_material
-from alora.lab.bench.shapes import SHAPES, random_base, shape_of
 from alora.lab.bench.systems import PeftLora
-from tests.toy_recipe import toy_base_folder
 
 CPU = torch.device("cpu")
 
@@ -47,22 +45,3 @@ def test_peft_s_lora_answers_for_every_adapter_alone_and_behind_another_kind(how
     alone = [PeftLora(made, clock).run(prefix, [policy]).results[0].scores for policy in (0, 1)]
     both = PeftLora(made, clock).run(prefix, [0, 1, 0]).results
     assert [answer.scores for answer in both] == [*alone, alone[0]]
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_shape_counts_the_parameters_of_its_model(tied):
-    shape = replace(SHAPES["mini"], tied=tied, vocab=9999)
-    model = random_base(shape, CPU, torch.float32, 0)
-    assert shape_of(model.config) == shape
-    assert sum(parameter.numel() for parameter in model.parameters()) == pytest.approx(shape.parameters, rel=1e-3)
-
-
-def test_real_weights_are_measured_with_their_fingerprint(tmp_path):
-    source = str(toy_base_folder(tmp_path / "base"))
-    base = bench_base(BenchSettings(), BaseSettings(source=source), CPU, torch.float32)
-    assert (base.name, base.folder) == (source, source)
-    assert len(base.fingerprint["weights"]) == 64
-    assert base.fingerprint["tokenizer"]
-    assert base.record("none").parameters == base.shape.parameters > 0
-    made = bench_base(BenchSettings(shape="toy", seed=3), BaseSettings(), CPU, torch.float32)
-    assert made.fingerprint["weights"] == "random, seed 3, shape toy"

@@ -46,7 +46,6 @@ def told(monkeypatch):
 
 
 def refused():
-    """By number of policies: the codes of what was refused."""
     record = run_bench(SETTINGS, BaseSettings(), torch.device("cpu"), torch.float32)
     (cell,) = record.cells
     assert json.loads(record_json(record))["cells"][0]["ratios"]  # a fault must not keep the run from being written
@@ -142,7 +141,6 @@ def made(kind, base, adapter, prompts, policy=0):
 
 
 def worked(trainer):
-    """A step's pairs, as the guard takes them."""
     trainer.clear()
     trainer.step()
     return [Trial("one", 0, 0, Run.of(1.0, 1.0, list(map(Result, trainer.pieces()))))]

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from alora.base.load import load_base
 from alora.config.schema import BaseSettings, CompareSettings, DataSettings, PolicySettings, Recipe
@@ -13,8 +12,6 @@ from alora.lab.compare.methods import run_method
 from alora.lab.compare.task import MethodRun, Workbench, read_task
 from alora.prompt.render import Renderer
 from tests.integration.lab.compare.places import make_place
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +41,6 @@ def scored(bench, home, arm="encoder"):
 
 
 def turned(bench, fold):
-    """``bench`` with the labels of one fold's training rows turned around."""
     other = {"violation": "ok", "ok": "violation"}
     rows = [
         replace(row, labels={"red": other[row.labels["red"]]}) if row.folds["red"] == fold else row
@@ -70,13 +66,3 @@ def test_no_fold_answers_about_rows_that_it_learnt_from(bench, tmp_path, monkeyp
     assert (before.validation.logits_NL[own_N] == after.validation.logits_NL[own_N]).all()
     assert (before.validation.logits_NL[~own_N] != after.validation.logits_NL[~own_N]).any(axis=1).all()
     assert (before.test.logits_NL != after.test.logits_NL).any()
-
-
-def test_a_seed_gives_the_same_encoder_and_another_gives_another(bench):
-    loaded = encoder.load_encoder(bench.task.recipe.compare.encoder, CPU, torch.float32)
-    texts, labels_N = ["says red", "says blue, and more"] * 9, torch.tensor([0, 1] * 9)
-    first, again, other = (loaded.fit(texts, labels_N, 2, seed).outputs(texts) for seed in (1, 1, 2))
-    assert (first == again).all()
-    assert (first != other).any()
-    alone = loaded.fit(texts, labels_N, 2, 1).outputs(texts[1:2])
-    np.testing.assert_allclose(alone[0], first[1], atol=1e-5)  # padding changes nothing

@@ -36,7 +36,6 @@ def rows(name: str, count: int) -> tuple[LabelledConversation, ...]:
 
 
 def score(behaviour, home: Path, count: int = 60, **settings: Any):
-    """The policy's scores and what the server was asked."""
     with endpoint(behaviour) as server:
         given = {"url": server.url, "model": "m", "retries": 0} | settings
         task = Task(
@@ -55,7 +54,6 @@ def honest(number, body):
 
 @pytest.mark.parametrize("refusal", [FILTER, UNKNOWN])
 def test_refused_rows_of_one_label_cost_themselves_alone(refusal, tmp_path, capsys):
-    """Thirty of them follow each other in the file."""
     found, bodies = score(lambda number, body: refusal if sees(body) == "refund" else honest(0, body), tmp_path)
     assert (len(found.test.ids), found.test.asked) == (30, 60)
     assert (found.facts["refused_rows"], found.facts[ASK_AGAIN]) == (35, 0)

@@ -141,6 +141,11 @@ def judged(cells: Sequence[Cell], on: Machine | None = None, moved: Mapping[str,
     return record_of(found, aa)
 
 
+def codes(record: Record) -> list[list[str]]:
+    """Of every ratio that was withheld."""
+    return [[refusal.code for refusal in ratio.refused] for cell in record.cells for ratio in cell.ratios]
+
+
 def record_of(cells: Sequence[Cell], aa: Mapping[str, Any]) -> Record:
     """A record that holds these."""
     base = MeasuredBase("27m", {"weights": "random"}, 27, 8, 512, 4096, "float32", "cpu", "none", 1.0)

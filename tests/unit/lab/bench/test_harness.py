@@ -10,22 +10,13 @@ import pytest
 from alora.cli import main
 from alora.config.schema import BenchSettings
 from alora.lab.bench.guards import VERDICT_TOLERANCE
-from alora.lab.bench.harness import REHEARSAL, Harness, TimeIsUp, Turn, draw_orders, judge
+from alora.lab.bench.harness import REHEARSAL, Harness, Turn, draw_orders, judge
 from alora.lab.bench.record import load_record, record_json
 from alora.lab.bench.trials import AA, Cell
-from tests.unit.lab.bench.cases import burst, judged, played, players, right
+from tests.unit.lab.bench.cases import burst, codes, judged, played, players, right
 
 SYSTEMS = ("base", "alora", "lora", AA, "packed")
 CELLS = [Cell("grid", {"tokens": tokens, "policies": 50}, ["alora"]) for tokens in range(100, 1700, 100)]
-
-
-def test_cells_have_orders_of_their_own_that_a_seed_repeats():
-    drawn = [draw_orders(SYSTEMS, cell, rounds=3, seed=0) for cell in CELLS]
-    assert all(sorted(order) == sorted(SYSTEMS) for rounds in drawn for order in rounds)
-    assert len({str(rounds) for rounds in drawn}) == len(CELLS)
-    assert drawn == [draw_orders(SYSTEMS, cell, rounds=3, seed=0) for cell in CELLS]
-    assert drawn != [draw_orders(SYSTEMS, cell, rounds=3, seed=1) for cell in CELLS]
-    assert draw_orders(SYSTEMS, replace(CELLS[0], workload="warm"), 3, 0) != drawn[0]
 
 
 @pytest.mark.parametrize("ours", ["alora", "packed"])
@@ -57,31 +48,10 @@ def test_every_turn_is_rehearsed_and_then_timed_once_a_round_in_an_order_of_its_
     assert harness.cells == [cell]
 
 
-def test_a_run_that_is_stopped_keeps_the_rounds_that_are_whole():
-    for passed in range(12):
-        harness, left = Harness(BenchSettings()), [2 + passed]  # two rehearsals
-
-        def in_time(left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise TimeIsUp
-
-        harness.in_time = in_time
-        stages = [Cell("warm", {"stage": stage}) for stage in ("read", "warm")]
-        turns = {name: lambda number: [burst(), burst()] for name in ("lora", "alora")}
-        with pytest.raises(TimeIsUp):
-            harness.measure(turns, stages, 1)
-        harness.keep_whole_rounds()
-        kept = passed // 2 if passed >= 4 else 0
-        assert [{trial.round for trial in cell.trials} for cell in harness.cells] == 2 * bool(kept) * [set(range(kept))]
-        assert all(len(cell.trials) == 2 * kept for cell in harness.cells)
-
-
 RESULTS = Path(__file__).parents[4] / "benchmarks/results"
 
 
 def off(by):
-    """aLoRA's answers, so far from the reference's."""
     systems = players()
     for name in ("alora", "aa"):
         systems[name].answers = lambda policy, number: (right(policy)[0] - by, right(policy)[1])
@@ -90,10 +60,6 @@ def off(by):
 
 def in_bfloat16(record):
     return replace(record, base=replace(record.base, dtype="bfloat16"))
-
-
-def codes(record):
-    return [[one.code for one in ratio.refused] for cell in record.cells for ratio in cell.ratios]
 
 
 def test_a_record_judged_by_its_own_bound_stays_as_it_is(tmp_path):

@@ -40,13 +40,3 @@ def test_a_queue_that_only_ran_out_of_arrivals_does_not_hold():
     assert held is not None
     assert failed is not None
     assert 2.0 < held < failed < 6.0  # the server can do four
-
-
-@pytest.mark.parametrize("capacity", [0.4, 3.0, 7.0])
-def test_the_search_closes_in_on_the_edge(capacity):
-    def server(rate: float) -> OfferedRate:
-        return OfferedRate(rate, True, 1.0, [500.0 if rate <= capacity else 9000.0] * 20)
-
-    found = search(server, 1000.0, 10)
-    best = max(one.rate for one in found if one.meets(1000.0))
-    assert 0.8 * capacity < best <= capacity

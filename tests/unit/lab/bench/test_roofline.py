@@ -14,19 +14,6 @@ COUNT = FlopCount(SHAPE, 4, ("q_proj", "v_proj"))
 ARITHMETIC = machine(1e9, 1e15)  # its bytes are free
 
 
-def test_what_is_cached_is_not_counted():
-    line = Roofline(material(), ARITHMETIC)
-    assert line.seconds("alora", 1000, 8, 1000) == pytest.approx(8 * COUNT.scored_suffix(1000, 5, 2) / 1e9)
-    half = COUNT.prefix(1000) - COUNT.prefix(500) + 8 * COUNT.scored_suffix(1000, 5, 2)
-    assert line.seconds("alora", 1000, 8, 500) == pytest.approx(half / 1e9)
-    again = 8 * COUNT.lora_prefill(1000, 1, 1000) / 1e9
-    assert line.seconds("lora", 1000, 8, 1000, again=True) == pytest.approx(again)
-    assert line.seconds("base", 1000, 8, 1000) > line.seconds("alora", 1000, 8, 1000)  # it reads the policy's text
-    for system in ("lora", "alora", "base", "reader"):
-        spared = [line.seconds(system, 1000, 8, kept) for kept in (0, 1, 500, 1000)]
-        assert spared == sorted(spared, reverse=True)
-
-
 def test_every_policy_counts_with_its_own_suffix():
     """The fault: the first policy's suffix stood for all, so that a fair system seemed faster than its roofline."""
     even, uneven = material(), material()

@@ -1,5 +1,6 @@
 """Figures of a comparison, from raw scores made by hand."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +30,6 @@ def calibrated(arm: str, policy: str, seed: int, rows: int = 150) -> Scores:
 
 
 def taken(rows: RowScores, places: np.ndarray) -> RowScores:
-    """Some rows, in another order."""
     ids = tuple(rows.ids[place] for place in places)
     return RowScores.of(ids, rows.label_ids_N[places], rows.logits_NL[places], rows.asked)
 
@@ -101,6 +101,34 @@ def test_test_rows_of_one_class_cost_their_policy_alone():
     found = compare([sound, replace(one_class, test=test)], QUIET, main_rank=4)
     assert [method.policy for method in found.methods] == ["blue", None]
     assert "do not hold both" in found.left_out["alora-rank4"]["red"]
+
+
+def useless(rows: RowScores, how: str) -> RowScores:
+    """``rows`` of which only those of one label, or none, were answered, or with a logit that is no number."""
+    if how == "nan":
+        return with_logits(rows, np.where(np.arange(len(rows.ids))[:, None] == 0, np.nan, rows.logits_NL))
+    return taken(rows, np.flatnonzero(rows.positive_N) if how == "one label" else np.arange(0))
+
+
+@pytest.mark.parametrize(
+    ("part", "how", "words"),
+    [
+        ("validation", "one label", r"of 150 validation and 150 of 150 test rows have an answer.*one class"),
+        ("validation", "none", "0 of 150 validation.*no rows to calibrate"),
+        ("test", "none", "0 of 150 test.*0 test rows"),
+        ("test", "one label", "of 150 test.*test rows"),
+        ("validation", "nan", "^label logits of 1 of 150 rows are not finite"),
+        ("test", "nan", "^label logits of 1 of 150 rows are not finite"),
+    ],
+)
+def test_a_judge_without_use_is_left_out_of_that_policy_with_the_reason(part, how, words):
+    ours = [calibrated("alora", policy, 3) for policy in ("red", "blue")]
+    red, blue = (blurred(scores, "judge", None, 1.0) for scores in ours)
+    red = replace(red, **{part: useless(getattr(red, part), how)})
+    found = compare([*ours, red, blue], QUIET, main_rank=4)
+    assert [item.policy for item in found.methods if item.arm == "judge"] == ["blue", None]
+    assert {gap.policy for gap in found.gaps} == {"blue", None}
+    assert re.search(words, found.left_out["judge"]["red"])
 
 
 def test_each_rank_of_lora_meets_alora_of_the_same_rank_and_all_else_the_main_one():
