@@ -1,10 +1,8 @@
 """What a server that is given the key may say of it."""
 
-import json
 import socket
 import threading
 from contextlib import contextmanager, nullcontext
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from traceback import format_exception
 
 import pytest
@@ -13,6 +11,7 @@ from alora.client.guard import Guard
 from alora.config.secrets import KEY
 from alora.errors import AloraError, ConfigError
 from alora.transport import Http, Unreachable, Waiting, refusal
+from tests.unit.llm.endpoint import endpoint
 
 LONG = "sk-" + "0123456789abcdef" * 5  # cut in the middle by a message's bounds
 
@@ -41,38 +40,6 @@ def raw(answer: bytes):
         thread.join()
 
 
-@contextmanager
-def server(status: int = 200, location: str | None = None, content: object = None):
-    """A server that answers everything alike; what reached it."""
-    seen = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append((self.path, dict(self.headers), self.rfile.read(int(self.headers.get("Content-Length", 0)))))
-            body = json.dumps({"data": []} if content is None else content).encode()
-            self.send_response(status)
-            if location is not None:
-                self.send_header("Location", location)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{made.server_address[1]}", seen
-    finally:
-        made.shutdown()
-        thread.join()
-        made.server_close()
-
-
 OK, END = "HTTP/1.1 200 OK\r\n", "\r\n\r\n"
 ANSWERS = {
     "no HTTP": lambda key: f"{key} is your key{END}",
@@ -87,11 +54,13 @@ ANSWERS = {
 @pytest.mark.parametrize(("status", "body"), [(302, None), (307, {"prompt": [1, 2]}), (308, {"prompt": [1, 2]})])
 def test_neither_key_nor_text_follows_to_another_place(status, body, monkeypatch):
     monkeypatch.setenv(KEY, "s3cret")
-    with server() as (elsewhere, stolen), server(status, f"{elsewhere}/x") as (url, seen), Waiting(Http) as wait:
-        answer, text = wait(lambda http: http.exchange(f"{url}/v1/guard", body, 5))
-        assert isinstance(refusal(url, answer.status_code, text), ConfigError)
-        assert stolen == []
-        assert seen[0][1]["Authorization"] == "Bearer s3cret"  # the one that was named has both
+    with endpoint(lambda number, body: {"data": []}) as elsewhere:
+        moved = (status, {"Location": f"{elsewhere.url}/x"}, {"data": []})
+        with endpoint(lambda number, body: moved) as named, Waiting(Http) as wait:
+            answer, text = wait(lambda http: http.exchange(f"{named.url}/guard", body, 5))
+        assert isinstance(refusal(named.url, answer.status_code, text), ConfigError)
+        assert elsewhere.bodies == []
+        assert named.headers[0]["authorization"] == "Bearer s3cret"  # the one that was named has both
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -108,5 +77,5 @@ def test_an_answer_to_another_request_is_none():
     said |= {"timing_ms": {"render": 0, "total": 0}}
     for content, refused in ((said, True), (said | {"id": "guard-of-a-proxy"}, False)):
         refusing = pytest.raises(Unreachable) if refused else nullcontext()
-        with server(content=content) as (url, _), Guard(url) as guard, refusing:
+        with endpoint(lambda number, body, content=content: content) as named, Guard(named.url[:-3]) as guard, refusing:
             assert guard.check([{"role": "user", "content": "Hello"}]).blocked

@@ -61,7 +61,6 @@ def test_turned_labels_are_listed(asked, tmp_path, capsys):
 
 
 def with_judge(asked, behaviour, capsys) -> list[str]:
-    """The codes of what the judge finds."""
     with endpoint(behaviour) as server:
         judged = ("data.noise=true", f"judge.url={server.url}", "judge.model=m", "judge.retries=0")
         assert main([*asked, "json=true", *judged]) == 0

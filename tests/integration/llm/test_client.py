@@ -26,25 +26,12 @@ def ask(behaviour, **settings):
             return client.ask(POLICY, TALK), client.usage, server
 
 
-def test_a_good_answer(monkeypatch):
-    monkeypatch.setenv("JUDGE_KEY", "secret-key")
-    answer, usage, server = ask(lambda number, body: says("violation", 80))
-    assert answer == Answer(0, 0.8)
-    assert (usage.requests, usage.input_tokens, usage.output_tokens) == (1, 100, 10)
-    (body,), (headers,) = server.bodies, server.headers
-    assert (body["model"], body["temperature"], body["max_tokens"]) == ("m", 0.0, 200)
-    assert "May I have my money back?" in body["messages"][1]["content"]
-    assert headers["authorization"] == "Bearer secret-key"
-
-
 @pytest.mark.parametrize(
     "bad",
     [
         503,
         (429, {"Retry-After": "0"}, {"error": {"message": "slow down"}}),
-        (503, {"Retry-After": "soon"}, b"<html>busy</html>"),
         b'{"choices": [{"mess',
-        b"\xff\xfe",
         {"choices": []},
         {"choices": [{"index": 0, "message": None}]},
     ],
@@ -54,12 +41,6 @@ def test_a_failure_is_tried_again_and_counted(bad):
     assert answer == Answer(1, 0.9)
     assert (usage.requests, usage.failed_requests) == (3, 2)
     assert len(server.bodies) == 3
-
-
-def test_a_slow_answer_is_given_up():
-    answer, usage, _ = ask(lambda number, body: 1.0 if number == 0 else says("ok"), timeout=0.2)
-    assert answer == Answer(1, 0.9)
-    assert usage.failed_requests == 1
 
 
 @pytest.mark.parametrize("text", ["I refuse.", json.dumps({"label": "maybe"}), None])
@@ -75,12 +56,7 @@ def test_words_that_are_no_label_are_asked_for_once_more_and_then_left(text):
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [
-        (401, "JUDGE_KEY is missing"),
-        (403, "JUDGE_KEY is missing"),
-        (404, "ends with its version"),
-        (405, "takes no chat completions"),
-    ],
+    [(401, "JUDGE_KEY is missing"), (404, "ends with its version"), (405, "takes no chat completions")],
 )
 def test_what_no_retry_mends_is_said_at_once(status, words, monkeypatch):
     monkeypatch.delenv("JUDGE_KEY", raising=False)
@@ -88,21 +64,12 @@ def test_what_no_retry_mends_is_said_at_once(status, words, monkeypatch):
         ask(lambda number, body: status)
 
 
-AZURE = {
-    "message": "The response was filtered due to the prompt triggering the content management policy.",
-    "code": "content_filter",
-    "param": "prompt",
-}
-LONG = "This model's maximum context length is 2048 tokens, which does not support max_tokens of 200 and 1900 of prompt"
-
-
 @pytest.mark.parametrize(
     ("status", "error", "why"),
     [
-        (400, AZURE, NoAnswer.FILTERED),
+        (400, {"message": "The response was filtered.", "code": "content_filter"}, NoAnswer.FILTERED),
         (400, {"message": "no", "code": "content_policy_violation"}, NoAnswer.FILTERED),
-        (400, {"message": LONG, "code": "context_length_exceeded"}, NoAnswer.REFUSED),
-        (413, {"message": "body too large"}, NoAnswer.REFUSED),
+        (400, {"message": "2100 tokens, max_tokens included", "code": "context_length_exceeded"}, NoAnswer.REFUSED),
         (422, {"message": "max_tokens must be at most 100"}, NoAnswer.REFUSED),
     ],
 )

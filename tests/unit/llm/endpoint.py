@@ -44,7 +44,7 @@ def endpoint(behaviour: Behaviour, port: int = 0) -> Iterator[Endpoint]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
             with seen.lock:
                 number = len(seen.bodies)
                 seen.bodies.append(body)
@@ -69,6 +69,8 @@ def endpoint(behaviour: Behaviour, port: int = 0) -> Iterator[Endpoint]:
                 self.wfile.write(raw)
             except (BrokenPipeError, ConnectionResetError):
                 pass  # the client has given up waiting
+
+        do_GET = do_POST
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
