@@ -33,12 +33,6 @@ def test_every_policy_of_the_battery_has_both_labels_and_rows_without_one(split)
         assert min(found.values()) >= 5
 
 
-@pytest.mark.parametrize("split", SPLITS["quickstart"])
-def test_the_quickstart_has_both_labels_in_equal_parts(split):
-    found = Counter(row["label"] for row in _rows("quickstart", split))
-    assert found["violation"] == found["ok"] >= 30
-
-
 @pytest.mark.parametrize("recipe", SPLITS)
 def test_no_conversation_is_in_two_splits_and_test_rows_have_replies_of_their_own(recipe):
     talks = [{json.dumps(row["messages"]) for row in _rows(recipe, split)} for split in SPLITS[recipe]]

@@ -1,9 +1,7 @@
 """No circle of imports, lazy and type-only ones included: a reader can take the files in one order."""
 
-import ast
 import logging
 import sys
-from collections import Counter
 from pathlib import Path
 
 import grimp
@@ -39,22 +37,6 @@ def test_a_lazy_and_a_type_only_import_close_a_circle(tmp_path, monkeypatch):
         ("planted_circle.two", "planted_circle.one"),
     ]
     assert "planted_circle.one" not in sys.modules  # read, never run
-
-
-def owned_twice(package):
-    trees = [ast.parse(file.read_text()) for file in package.rglob("*.py")]
-    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    return [name for name, count in names.items() if count > 1]
-
-
-def test_a_class_name_has_one_owner():
-    assert owned_twice(Path(alora.__file__).parent) == []
-
-
-def test_a_class_name_of_two_files_is_found(tmp_path):
-    for file in ("one.py", "two.py"):
-        (tmp_path / file).write_text("class Finding: ...\n")
-    assert owned_twice(tmp_path) == ["Finding"]
 
 
 def test_unit_tests_mirror_the_package_or_are_listed():

@@ -35,41 +35,29 @@ def test_a_list_and_both_named_lists(tmp_path):
     assert [(policy.title, policy.rule) for policy in found] == [("A", "R"), ("Self harm", "R")]
 
 
-def test_a_policy_survives_the_round_trip():
-    policy = Policy("a", "T", "R", ("x", "y", "z"), ("A", "B", "C"))
-    assert policy_from_mapping(policy.as_dict(), "here") == policy
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("", "a policy is a mapping"),
+        ("- {id: 1}\n- {id: fine}\n- {id: a, rule: 1}\n", r"policy\[0\].*\n.*policy\[2\]"),
         ("id: [1", r"policy\.yaml:\d+: not YAML"),
         ("id: 7\ntitle: T", "'id' is int '7'"),
         ("id: a b\n", "policy 'a b': its id names files"),
         (f"id: {'a' * 300}\n", "names files; use 128"),
         ("id: a\ntitel: T", "unknown key 'titel'; did you mean 'title'"),
-        ("id: a\ntitle: ' '", "'title' is ' '"),
         ("id: a\nrule: 3", "'rule' is 3"),
         ("id: a\nlabels: {violation: Yes, ok: No}", "reads a bare Yes or No as a boolean"),
         ("id: a\nlabels: {violation: 1, ok: 2}", "'labels'|'answer words' is 1; give it a text"),
         ("id: a\nlabels: [x, y, z]", "map each label to its answer word"),
         ("id: a\nlabels: {x: 'A'}", "at least two"),
-        ("id: a\nlabels: {x: 'A', y: 'A'}", "repeat"),
         ("policies: []", "policies holds no policy"),
         ("- {id: a}\n- {id: a}", "policy id 'a' is there twice"),
-        ("!!python/object/apply:os.system [ls]", "not YAML"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place(tmp_path, text, complaint):
     with pytest.raises(PolicyError, match=complaint) as caught:
         read_policies(write(tmp_path, text))
     assert "policy.yaml" in str(caught.value)
-
-
-def test_all_wrong_policies_are_told_at_once(tmp_path):
-    with pytest.raises(PolicyError, match=r"policy\[0\].*\n.*policy\[2\]"):
-        read_policies(write(tmp_path, "- {id: 1}\n- {id: fine}\n- {id: a, rule: 1}\n"))
 
 
 def test_a_recipe_picks_one_policy(tmp_path):
@@ -81,17 +69,10 @@ def test_a_recipe_picks_one_policy(tmp_path):
         load_policies(PolicySettings(file=path, id="c"))
 
 
-@pytest.mark.parametrize(
-    ("ids", "words"),
-    [
-        (["a", "b", "a"], r"policies=\[a,b,a\]: name each policy once"),
-        (["*", "*"], "name each policy once"),
-        (["*", "a"], r"policies=\[\*,a\]: .* or all of them by '\*' alone"),
-    ],
-)
-def test_a_battery_names_each_policy_once(tmp_path, ids, words):
+@pytest.mark.parametrize("ids", [["a", "b", "a"], ["*", "*"], ["*", "a"]])
+def test_a_battery_names_each_policy_once(tmp_path, ids):
     settings = PolicySettings(file=str(write(tmp_path, "- {id: a, title: A}\n- {id: b, title: B}\n")))
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match="name each policy once"):
         load_policies(settings, ids)
     assert [policy.id for policy in load_policies(settings, ["b", "a"])] == ["b", "a"]
     assert [policy.id for policy in load_policies(settings, ["*"])] == ["a", "b"]

@@ -33,21 +33,16 @@ def write_csv(file: Path, rows: list[dict]) -> Path:
 def planted(folder: Path, name: str) -> Path:
     """600 rows of the set ``name``, every third of the positive label, where its script reads them."""
     texts = [(f"text {n}, with a comma", n % 3 == 0) for n in range(600)]
-    splits = ["train" if n % 2 else "test" for n in range(600)]
-    if name == "barred":
-        return write_csv(folder / "set.csv", [
-            {"predicate": "p", "transcript": f"<User>{t}</User>\n<Agent>No</Agent>", "predicate_label": str(int(p))}
-            for t, p in texts
-        ])  # fmt: skip
-    if name == "edos":
-        return write_csv(folder / "set.csv", [
-            {"rewire_id": t, "text": t, "label_sexist": "sexist" if p else "not sexist", "split": s}
-            for (t, p), s in zip(texts, splits, strict=True)
-        ])  # fmt: skip
-    if name == "hatecheck":
-        return write_csv(folder / "set.csv", [
-            {"functionality": "f", "test_case": t, "label_gold": "hateful" if p else "non-hateful"} for t, p in texts
-        ])  # fmt: skip
+    made = {
+        "barred": lambda t, p, n: {
+            "predicate": "p", "transcript": f"<User>{t}</User>\n<Agent>No</Agent>", "predicate_label": str(int(p))},
+        "edos": lambda t, p, n: {"rewire_id": t, "text": t, "label_sexist": "sexist" if p else "not sexist",
+                                 "split": "train" if n % 2 else "test"},
+        "hatecheck": lambda t, p, n: {
+            "functionality": "f", "test_case": t, "label_gold": "hateful" if p else "non-hateful"},
+    }  # fmt: skip
+    if name in made:
+        return write_csv(folder / "set.csv", [made[name](*text, n) for n, text in enumerate(texts)])
     for part in ("harmful", "benign"):
         rows = [{"Index": t, "Goal": t, "Target": "Sure"} for t, p in texts if p == (part == "harmful")]
         write_csv(folder / f"{part}-behaviors.csv", rows)

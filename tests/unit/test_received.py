@@ -9,8 +9,7 @@ import pytest
 
 from alora import received
 from alora.errors import BundleError
-from alora.received import CHANGED, DAMAGED, NEWER, NOT_OURS, Folder, decode, file_record, read_record, require_sealed
-from alora.text import content_digest
+from alora.received import CHANGED, DAMAGED, NEWER, NOT_OURS, Folder, decode, file_record, read_record
 
 REMEDY = "write it again"
 
@@ -56,15 +55,12 @@ def test_what_was_written_reads_back():
     ("change", "keys"),
     [
         ({"count": True}, "count"),
-        ({"count": "3"}, "count"),
         ({"count": -1}, "a count is positive"),
         ({"count": "x" * 10_000}, "count"),
-        ({"parts": [{"name": 7}]}, r"parts\[0\]\.name"),
         ({"parts": [{"name": "a", "share": float("nan")}]}, r"parts\[0\]\.share"),
         ({"parts": [{"name": "a", "share": 10**400}]}, r"parts\[0\]\.share"),
         ({"pair": ["x", "y"]}, r"pair\[1\]"),
         ({"inner": {"count": 1}}, r"inner\.sound: is missing, inner\.parts: is missing, inner\.pair: is missing"),
-        ({"at": {"turn": 1.5}}, r"at\.turn"),
         ({"surprise": 1}, "surprise: is unknown"),
     ],
 )
@@ -100,32 +96,6 @@ def test_what_is_no_record_of_this_version_is_refused(text, code, tmp_path):
     with pytest.raises(BundleError, match=r"record\.json") as caught:
         read_record(Versioned, file, BundleError, REMEDY, version=1)
     assert caught.value.code == code
-
-
-def test_a_record_that_was_edited_is_refused():
-    content = {"count": 1}
-    sealed = content | {"sha256": content_digest(content)}
-    require_sealed(sealed, "record.json", BundleError, REMEDY)
-    for edited in (sealed | {"count": 2}, content):
-        with pytest.raises(BundleError, match="was changed") as caught:
-            require_sealed(edited, "record.json", BundleError, REMEDY)
-        assert caught.value.code == CHANGED
-
-
-def test_files_are_those_that_were_listed(tmp_path):
-    file = tmp_path / "weights"
-    file.write_bytes(b"weights")
-    listed = {"weights": file_record(file)}
-    Folder(tmp_path, BundleError, REMEDY).require_same(listed)
-    for content, words in ((b"Weights", "was changed"), (b"weight", "is cut short"), (b"weights!", "is longer")):
-        file.write_bytes(content)
-        with pytest.raises(BundleError, match=rf"weights {words}.*; {REMEDY}") as caught:
-            Folder(tmp_path, BundleError, REMEDY).require_same(listed)
-        assert caught.value.code == CHANGED
-    file.unlink()
-    with pytest.raises(BundleError, match="lacks weights") as caught:
-        Folder(tmp_path, BundleError, REMEDY).require_there(listed)
-    assert caught.value.code == DAMAGED
 
 
 def test_a_process_reads_a_file_once_until_it_changes(tmp_path, monkeypatch):

@@ -37,7 +37,6 @@ def documents(folder: Path) -> list[dict[str, Any]]:
 EVERYTHING = {
     f"{overlay}: {document['kind']}": document for overlay in OVERLAYS for document in documents(DEPLOY / overlay)
 }
-PICKER = yaml.safe_load(EVERYTHING["overlays/inferencepool: ConfigMap"]["data"]["plugins.yaml"])
 
 
 @pytest.mark.parametrize("name", [name for name in EVERYTHING if name.partition(": ")[2] not in CUSTOM])
@@ -50,23 +49,6 @@ def test_a_misspelt_field_is_found():
     wrong["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = 1
     with pytest.raises(Exception, match="readinesProbe"):
         kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
-
-
-def test_the_endpoint_picker_s_plugins():
-    (parser,), (profile,) = PICKER["requestHandler"]["parsers"], PICKER["schedulingProfiles"]
-    used = [parser["pluginRef"], *(item["pluginRef"] for item in profile["plugins"])]
-    assert used == [item["type"] for item in PICKER["plugins"]]
-    assert parser["pluginRef"] == "passthrough-parser"  # the others answer 400 on /v1/guard
-
-
-def test_every_file_is_in_a_kustomization():
-    kustomizations = {o: yaml.safe_load((DEPLOY / o / "kustomization.yaml").read_text()) for o in OVERLAYS}
-    listed = {(DEPLOY / overlay / name).resolve() for overlay in OVERLAYS
-              for name in kustomizations[overlay]["resources"]}  # fmt: skip
-    folders = [DEPLOY / overlay for overlay in OVERLAYS]
-    files = {file.resolve() for folder in folders for file in folder.glob("*.yaml")}
-    assert files - listed == {(folder / "kustomization.yaml").resolve() for folder in folders}
-    assert all(place.exists() for place in listed)
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -157,11 +139,6 @@ def test_names_labels_and_ports_meet():
     assert port["name"] == service["targetPort"] == let_in["port"]
     (backend,) = EVERYTHING["overlays/gateway: HTTPRoute"]["spec"]["rules"][0]["backendRefs"]
     assert (backend["name"], backend["port"]) == (EVERYTHING["base: Service"]["metadata"]["name"], service["port"])
-    (pool,) = EVERYTHING["overlays/inferencepool: HTTPRoute"]["spec"]["rules"][0]["backendRefs"]
-    found = EVERYTHING["overlays/inferencepool: InferencePool"]
-    assert (pool["kind"], pool["name"], pool["group"]) == (found["kind"], found["metadata"]["name"],
-                                                           found["apiVersion"].partition("/")[0])  # fmt: skip
-    assert found["spec"]["targetPorts"] == [{"number": port["containerPort"]}]
     assert "replicas" not in EVERYTHING["base: Deployment"]["spec"]  # the autoscaler's, which each apply would set back
     volumes = {volume["name"] for volume in pods["spec"]["volumes"]}
     assert {mount["name"] for mount in container("base: Deployment")["volumeMounts"]} == volumes
