@@ -22,7 +22,7 @@ from alora.identity.certificate import read_certificate, write_certificate
 from alora.training.layout import link_only
 from alora.training.run_folder import RunFolder
 from alora.verdict import label_probabilities
-from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_contents
+from tests.integration.bundle.conftest import POLICIES, PROMPT, make_contents
 from tests.integration.bundle.test_read import forge, scaled
 from tests.toy_recipe import toy_base_folder
 
@@ -252,15 +252,6 @@ def test_what_recalibrate_fitted_in_a_run_is_what_export_takes(run_folder, place
     assert load_bundle(run_folder / "bundle").manifest == fitted
 
 
-def test_a_run_is_recalibrated_where_its_link_leads(run_folder, place):
-    """The link stays one, and battery and bundle stay the same folder."""
-    before = load_bundle(run_folder / "bundle").manifest.operating_point
-    rows = f"data.validation={place / 'rows.jsonl'}"
-    assert main(["recalibrate", f"artifact={run_folder / 'bundle'}", rows, "evaluation.bootstrap=0"]) == 0
-    assert (run_folder / "bundle").readlink() == Path("battery/advice")
-    assert load_bundle(run_folder / "battery/advice").manifest.operating_point != before
-
-
 def test_an_adapter_of_a_run_goes_by_its_runs_settings(run_folder, tmp_path):
     """Before there is a bundle; the adapter is named by its folder or by its run's link to it."""
     shutil.rmtree(run_folder / "battery")
@@ -290,15 +281,3 @@ def test_export_replaces_no_bundle_of_another_policy(bundle, contents, tmp_path,
     assert main(["export", f"artifact={bundle}", f"output={other}"]) == 2
     assert "holds the bundle of the policy 'refunds', not of 'advice'" in capsys.readouterr().err
     assert {file.name: file.read_bytes() for file in other.iterdir()} == before
-
-
-def test_a_plain_lora_goes_all_the_way(contents, place, tmp_path, capsys):
-    lora = make_adapter(contents.base, activated=False)
-    folder = write_bundle(
-        BundleContents(POLICIES["advice"], PROMPT, base=contents.base, weights=lora), tmp_path / "lora", golden_rows=1
-    ).folder
-    base, report = f"base.source={place / 'base'}", tmp_path / "r.json"
-    assert main(["score", f"artifact={folder}", base, str(place / "talk.json")]) == 0
-    rows = f"data.test={place / 'rows.jsonl'}"
-    assert main(["evaluate", f"artifact={folder}", base, rows, f"output={report}", "evaluation.bootstrap=0"]) == 0
-    assert read_evaluations(report)[0].method == "lora"

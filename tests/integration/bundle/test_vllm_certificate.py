@@ -50,15 +50,3 @@ def test_a_failed_or_foreign_certificate_is_refused_and_changes_nothing(folder, 
         add_vllm_certificate(bundle, certificate)
     (folder / ".git").rmdir()
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
-
-
-def test_a_certificate_that_cannot_be_added_leaves_the_bundle_as_it_was(folder, certificate, monkeypatch):
-    bundle, before = load_bundle(folder), {file.name: file.read_bytes() for file in folder.iterdir()}
-
-    def broken(place):
-        raise BundleError("for this test")
-
-    monkeypatch.setattr("alora.bundle.write.load_bundle", broken)
-    with pytest.raises(BundleError, match="for this test"):
-        add_vllm_certificate(bundle, certificate)
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before

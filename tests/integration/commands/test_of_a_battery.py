@@ -46,24 +46,6 @@ def at(place, which):
     return {"run": f"artifact={place / 'run'}", "battery": f"battery={place / 'run/battery'}"}[which]
 
 
-@pytest.mark.parametrize("which", ["run", "battery"])
-def test_score(place, which, tmp_path, capsys):
-    output = tmp_path / "verdicts.json"
-    assert main(["score", at(place, which), str(place / "talk.json"), f"output={output}"]) == 0
-    printed = capsys.readouterr().out
-    verdicts = json.loads(output.read_text())["verdicts"]
-    assert [verdict["policy"] for verdict in verdicts] == ["red", "blue"]
-    assert all(verdict["adapter_digest"][:12] in printed for verdict in verdicts)
-
-
-def test_score_with_one_of_them(place, capsys):
-    command = ["score", at(place, "run"), str(place / "talk.json"), "json=true"]
-    assert main([*command, "policies=[blue]"]) == 0
-    assert [verdict["policy"] for verdict in json.loads(capsys.readouterr().out)["verdicts"]] == ["blue"]
-    assert main([*command, "policies=[grey]"]) == 2
-    assert "has no policy grey; it has red, blue" in capsys.readouterr().err
-
-
 def test_evaluate_each_policy_on_its_own_rows(place, tmp_path):
     output = tmp_path / "evaluation.json"
     assert main(["evaluate", at(place, "battery"), f"output={output}", "evaluation.bootstrap=0"]) == 0

@@ -60,16 +60,6 @@ def test_without_output_the_lines_are_printed_alone(rows, wanted, capsys):
     assert equal(read(capsys.readouterr().out)[1], wanted)
 
 
-def test_a_bad_row_is_named_and_nothing_is_written(rows, tmp_path, capsys):
-    rows.write_text(rows.read_text() + '{"messages": []}\n[\n')
-    output = tmp_path / "verdicts.jsonl"
-    assert score(rows, f"output={output}") == 2
-    printed = capsys.readouterr()
-    assert "rows.jsonl:5: 'messages' is empty" in printed.err
-    assert "rows.jsonl:6: not JSON" in printed.err
-    assert (printed.out, output.exists()) == ("", False)
-
-
 def test_a_row_that_is_too_long_is_named_and_the_old_file_stays(rows, tmp_path, capsys, monkeypatch):
     output = tmp_path / "verdicts.jsonl"
     assert score(rows, f"output={output}") == 0

@@ -15,7 +15,7 @@ from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
 from tests.integration.client.conftest import base, bundles, renderer
-from tests.integration.commands.test_score_logs import ROWS, log, rejected, score
+from tests.integration.commands.test_score_logs import log, rejected, score
 from tests.integration.guard.test_client import url
 
 __all__ = ["base", "bundles", "log", "renderer", "url"]
@@ -96,21 +96,6 @@ def test_two_actors_of_which_one_is_killed_write_the_bytes_of_one_process(log, t
     assert {path.name for path in tmp_path.iterdir()} == {
         "log.jsonl", *(f"{name}{end}" for name in ("alone", "many") for end in (".parquet", ".rejected.jsonl"))
     }  # fmt: skip
-
-
-def test_a_job_that_was_begun_here_is_finished_there(log, tmp_path):
-    def interrupt(self) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("alora.batch.verdict_folder.VerdictFolder.missing", lambda self: iter(range(3)))
-        patch.setattr("alora.batch.verdict_folder.VerdictFolder.finish", interrupt)
-        assert score(log, tmp_path / "v") == 130
-    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "v").glob("verdicts-*")}
-    assert len(kept) == 3
-    assert score(log, tmp_path / "v", "cluster=ray", "logs.actors=1") == 0
-    assert all(file.stat().st_mtime_ns == at for file, at in kept.items())
-    assert len(pyarrow.parquet.read_table(sorted((tmp_path / "v").glob("*.parquet")))) == ROWS
 
 
 def test_actors_that_ask_a_guard(url, log, tmp_path):

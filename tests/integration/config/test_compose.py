@@ -98,12 +98,6 @@ def test_unknown_keys_are_named_at_once_however_they_are_written(sign):
     assert re.findall(r"unknown key '([\w.]+)'", str(caught.value)) == ["gone", "typo", "data.columns.lable"]
 
 
-@pytest.mark.parametrize("name", ["a\\\\b", "end\\", 'x\\"y', "it's", "a, {b}"])
-def test_a_name_with_any_character_names_that_file(name, here):
-    (here / name).write_text("")
-    assert recipe_of("score", name).conversation == str(here / name)
-
-
 class TestLocalRecipe:
     BODY = "defaults:\n  - override /base: smollm2\nname: mine\ntraining:\n  epochs: 2\n"
     REST = ("+policy.title=x", "data.train=rows.jsonl")

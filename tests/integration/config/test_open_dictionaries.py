@@ -39,21 +39,6 @@ def test_every_row_of_the_page_s_table_works_as_written(typed):
     assert (recipe.data.columns.messages, recipe.data.label_map) == TABLE[typed]
 
 
-@pytest.mark.parametrize(
-    ("typed", "label_map"),
-    [
-        ("data.label_map={1: violation, 0: ok}", {"1": "violation", "0": "ok"}),
-        ("data.label_map={true: violation, 'false': ok}", {"true": "violation", "false": "ok"}),
-        ('data.label_map={"not: so, good": violation}', {"not: so, good": "violation"}),
-        ("data.label_map.unsafe=violation", {"unsafe": "violation"}),
-        ("data.label_map.v1.0=violation", {"v1.0": "violation"}),
-        ("data.label_map={}", {}),
-    ],
-)
-def test_other_forms(typed, label_map):
-    assert recipe_of("doctor", typed).data.label_map == label_map
-
-
 @pytest.mark.parametrize("labels", [{"ok": "No", "violation": "Yes"}, {"a": "Yes", "b": "No"}])
 def test_labels_on_the_command_line_take_the_place_of_a_recipes_and_their_order_counts(tmp_path, labels):
     file = tmp_path / "r.yaml"

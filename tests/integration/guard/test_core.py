@@ -7,8 +7,7 @@ import pytest
 
 from alora.data.conversation import parse_conversation
 from alora.guard.core import GuardCore
-from alora.guard.packed import PackedReader
-from alora.guard.reader import EngineDead, GuardRefusal, Reading, Served
+from alora.guard.reader import GuardRefusal, Reading, Served
 from alora.prefix.scorer import Scorer
 from alora.verdict import make_verdict
 from alora.wire.native import GuardRequest
@@ -34,12 +33,6 @@ def test_verdicts_are_the_scorers(guard, base, bundles, renderer):
     assert answer.action == ("block" if any(verdict.flagged for verdict in answer.verdicts) else "allow")
 
 
-def test_the_packed_reader_computes_the_conversation_once(guard_with, base, bundles, renderer):
-    usage = ask(guard_with(PackedReader(base, bundles))).usage
-    assert usage.computed_tokens == usage.prefix_tokens + usage.suffix_tokens
-    assert usage.prefix_tokens == len(renderer.prefix(parse_conversation({"messages": MESSAGES}, "test")).token_ids)
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("on_failure", ["closed", "open"])
 def test_a_policy_that_does_not_answer_is_flagged_unless_the_caller_says_open(guard_with, reader, fault, on_failure):
@@ -53,13 +46,6 @@ def test_a_policy_that_does_not_answer_is_flagged_unless_the_caller_says_open(gu
     if on_failure == "closed":
         assert answer.action == "block"
     assert reader.closed  # what still ran was cancelled
-
-
-def test_a_dead_engine_is_no_verdict(guard_with, reader):
-    faulty = Faulty(reader, "dead")
-    with pytest.raises(EngineDead):
-        ask(guard_with(faulty))
-    assert faulty.closed
 
 
 def test_stop_on_block_cancels_the_rest(guard_with):

@@ -36,16 +36,6 @@ from tests.unit.bundle.cases import with_weights
 __all__ = ["candidates", "client", "root"]
 
 
-def test_a_replaced_policy_answers_with_the_new_weights(client, base, root):
-    new = load_bundle(root / "v7")
-    answer = put(client, "v7")
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["digest"] == new.weights.digest
-    verdict = verdicts(client)["advice"]
-    assert verdict["adapter"] == Served.of(new).name
-    assert verdict["probability"] == pytest.approx(probability(base, new), abs=1e-6)
-
-
 def test_a_request_that_is_being_rendered_ends_with_the_weights_it_began_with(base, root):
     """A long conversation is rendered in a thread, while a policy is replaced and what it answered with is unloaded."""
     rendering, replaced = threading.Event(), threading.Event()
@@ -99,22 +89,6 @@ def test_a_bundle_that_changed_in_its_folder_is_put_again_first(client, base, ro
         answer = restarted.get("/v1/guard/health")
         assert (answer.status_code, "has changed since it was loaded" in answer.text) == (503, True)
     assert put(client, "v7").json()["threshold"] == 0.0001
-
-
-def test_a_restart_and_a_second_process_serve_the_same(client, base, root):
-    with running(base, root) as second:
-        assert put(client, "v7").status_code == 200
-        assert client.delete("/v1/guard/policies/refunds", headers=ADMIN).status_code == 200
-        settle(client)
-        wanted = client.get("/v1/guard/policies").json()
-        assert [card["policy"] for card in wanted["policies"]] == ["advice"]
-        with running(base, root) as restarted:
-            assert restarted.get("/v1/guard/policies").json() == wanted
-        end = time.monotonic() + 60
-        while second.get("/v1/guard/policies").json() != wanted:  # it follows the file between two requests
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        assert list(verdicts(second)) == ["advice"]
 
 
 def test_policies_are_asked_for_by_tag(client, base, root):
@@ -351,15 +325,6 @@ def test_a_set_that_cannot_be_followed_is_tried_again(client, root, monkeypatch,
     assert trouble(client) == ""
 
 
-def test_a_change_is_made_to_the_set_that_the_file_has(client, root):
-    set_of_another_process(root)
-    wait_for(lambda: "later" in trouble(client))
-    assert put(client, "v8").status_code == 200  # in place of the folder that is not there
-    assert trouble(client) == ""
-    tags = {card["policy"]: card["tags"] for card in client.get("/v1/guard/policies").json()["policies"]}
-    assert tags == {"advice": [], "refunds": ["eu"]}
-
-
 def test_a_change_by_another_process_meanwhile_is_kept(client, root):
     """Certification takes seconds; both administrators were told that their change is served."""
     entries = [replace(loading._entry(load_bundle(root / name), name), tags=("eu",)) for name in ("advice", "refunds")]
@@ -372,12 +337,3 @@ def test_a_change_by_another_process_meanwhile_is_kept(client, root):
     assert kept == {"advice": ("v7", ("eu",)), "refunds": ("refunds", ("eu",))}
     tags = {card["policy"]: card["tags"] for card in client.get("/v1/guard/policies").json()["policies"]}
     assert tags == {"advice": ["eu"], "refunds": ["eu"]}
-
-
-def test_a_damaged_serving_set_keeps_what_is_served(client, root, caplog):
-    """What is damage, ``unit/guard/test_serving_set.py`` says."""
-    before = client.get("/v1/guard/policies").json()
-    (root / FILE).write_bytes(b"{")
-    wait_for(lambda: trouble(client) and "is not followed" in caplog.text)
-    assert client.get("/v1/guard/policies").json() == before
-    assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == 200

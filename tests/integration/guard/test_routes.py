@@ -19,13 +19,6 @@ from alora.wire.openai_api import MOST_TEXTS
 from tests.integration.guard.conftest import MESSAGES, Faulty
 
 
-def test_guard(client):
-    answer = client.post("/v1/guard", json={"messages": MESSAGES}).json()
-    assert [verdict["policy"] for verdict in answer["verdicts"]] == ["advice", "refunds"]
-    assert answer["complete"] is True
-    assert answer["usage"]["policies"] == 2
-
-
 def test_an_answer_bears_the_id_of_its_request(client):
     ids = [
         client.post("/v1/guard", json={"messages": MESSAGES}, headers=headers).json()["id"]
@@ -60,23 +53,6 @@ def test_openai_sdk_moderates(client):
     (talk,) = sdk.moderations.create(input=openai.omit, extra_body={"messages": MESSAGES}).results
     whole = client.post("/v1/guard", json={"messages": MESSAGES}).json()
     assert talk.category_scores.model_dump()["advice"] == whole["verdicts"][0]["probability"]
-
-
-def test_litellm_blocks_what_is_flagged(guard_with, reader, client):
-    allowed = client.post("/v1/guard", json={"messages": MESSAGES}).json()["action"] == "allow"
-    body = {"texts": ["Take two."], "structured_messages": MESSAGES, "input_type": "request"}
-    answer = client.post("/v1/guard/beta/litellm_basic_guardrail_api", json=body).json()
-    assert answer["action"] == ("NONE" if allowed else "BLOCKED")
-    with TestClient(make_app(guard_with(Faulty(reader, "raises")))) as other:
-        answer = other.post("/v1/guard/beta/litellm_basic_guardrail_api", json=body).json()
-    assert answer["action"] == "BLOCKED"
-    assert "refunds" in answer["blocked_reason"]
-
-
-def test_policies_and_health(client, bundles):
-    cards = client.get("/v1/guard/policies").json()["policies"]
-    assert [card["digest"] for card in cards] == [bundle.weights.digest for bundle in bundles]
-    assert client.get("/v1/guard/health").json() == {"status": "ready", "policies": 2}
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 
 from alora.adapter.folder import load_adapter
-from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.saved import save_recipe
-from alora.config.schema import BaseSettings, IdentitySettings, PolicySettings, PromptSettings, Recipe
-from alora.errors import BundleError, ConfigError
-from alora.identity.capture import identity_probes
+from alora.config.schema import BaseSettings, IdentitySettings, PolicySettings, Recipe
+from alora.errors import ConfigError
 from alora.identity.certificate import read_certificate
-from alora.identity.certify import certify
 from alora.identity.pytest_plugin import assert_kv_identity
-from alora.prompt.render import Renderer
 from alora.training.run_folder import RunFolder
 from tests.integration.identity.on_disk import POLICY, load, write_adapter_for
 from tests.toy_recipe import toy_base_folder
@@ -52,13 +48,6 @@ def test_an_adapter_that_names_its_base(folders, tmp_path: Path, capsys: pytest.
     assert [entry.name for entry in report.parent.iterdir()] == ["report.json"]
 
 
-def test_a_plain_lora_exits_1_and_is_named(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    report = tmp_path / "report.json"
-    assert validate(f"artifact={folders['lora']}", f"output={report}") == 1
-    assert "plain LoRA" in capsys.readouterr().err
-    assert not report.exists()
-
-
 def test_rows_of_the_users_own_data(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     rows = tmp_path / "test.jsonl"
     messages = [{"role": "user", "content": "When will it arrive?"}, {"role": "assistant", "content": "Tomorrow."}]
@@ -91,27 +80,3 @@ def test_a_run_folder_brings_its_base_and_policy(folders, tmp_path: Path, capsys
     shutil.copytree(home, home.with_name("second"))
     with pytest.raises(ConfigError, match="holds 2 policies; name the folder of one, such as"):
         assert_kv_identity(tmp_path / "run", folders["base"], settings=QUICK)
-
-
-def test_a_bundle_is_validated_on_its_own_base_only(folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    base = load(folders["base"])
-    renderer = Renderer(base.tokenizer, PromptSettings())
-    prompts = [renderer.prompt(conversation, POLICY) for conversation in identity_probes(2)]
-    certificate = certify(base, folders["alora"], prompts, IdentitySettings())
-    contents = BundleContents(
-        base=base,
-        weights=load_adapter(folders["alora"]),
-        policy=POLICY,
-        prompt=PromptSettings(),
-        certificate=certificate,
-    )
-    write_bundle(contents, tmp_path / "bundle")
-    assert validate(f"artifact={tmp_path / 'bundle'}", "identity.dtypes=[bfloat16]") == 2
-    assert "base.source=FOLDER" in capsys.readouterr().err
-    assert validate(f"artifact={tmp_path / 'bundle'}", f"base.source={folders['base']}") == 0
-    assert "KV identity holds" in capsys.readouterr().out
-    other = toy_base_folder(tmp_path / "other", seed=1)
-    assert validate(f"artifact={tmp_path / 'bundle'}", f"base.source={other}") == 2
-    assert "does not fit the base" in capsys.readouterr().err
-    with pytest.raises(BundleError, match="does not fit the base"):
-        assert_kv_identity(tmp_path / "bundle", other, settings=QUICK)

@@ -63,12 +63,3 @@ def test_weights_that_other_loaders_would_not_read_are_not_loaded(folder):
     named(folder)
     with pytest.raises(BaseError, match="transformers_weights"):
         load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)
-
-
-def test_a_base_in_shards_is_the_same_base(folder):
-    settings = BaseSettings(source=str(folder), device="cpu", dtype="float32")
-    whole = load_base(settings, progress=False)
-    (folder / "model.safetensors").unlink()
-    whole.model.save_pretrained(folder, max_shard_size="20KB")
-    assert len(list(folder.glob("*.safetensors"))) > 2
-    assert load_base(settings, progress=False).fingerprint == whole.fingerprint

@@ -37,12 +37,6 @@ def test_the_uncertain_come_first_and_every_tenth_is_there(place):
     assert all(said["probability"] == pytest.approx(probability(row, "advice")) for row, said in own.items())
 
 
-def test_the_uncertain_are_those_next_to_the_threshold(tmp_path, source):
-    wanted = sample(verdicts(tmp_path / "v.parquet", source, threshold=0.2), 30)
-    rows = {row for row, said in wanted.items() if said.get("advice", {}).get("why") == UNCERTAIN}
-    assert rows == set(sorted(range(ROWS), key=lambda n: (abs(probability(n, "advice") - 0.2), n))[:12])
-
-
 def test_rows_on_which_another_version_differs(place, source, tmp_path):
     changed = {4, 90, 150}
 

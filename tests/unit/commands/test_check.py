@@ -128,28 +128,6 @@ def test_a_battery_with_a_file_for_each_policy(tmp_path, base, capsys):
     assert any(line.split()[:4] == ["red", "violation", "/", "ok"] for line in out.splitlines())
 
 
-def test_a_battery_in_one_file(tmp_path, base, capsys):
-    def labelled(text, **labels):
-        return {"messages": [{"role": "user", "content": text}], "labels": labels}
-
-    names = "abcdefghijklmnopqrstuvwxyz"
-    texts = [f"talk {one} {other}" for one in names[:20] for other in names[:5]]
-    content = [labelled(text, red=("violation", "ok")[i % 2], blue=None, grey=None) for i, text in enumerate(texts)]
-    content += [labelled(f"chat {text}", grey=("violation", "ok")[i % 2]) for i, text in enumerate(texts)]
-    content.append(labelled("talk a a", red="ok"))
-    data = DataSettings(train=write(tmp_path, "rows.jsonl", content), validation_share=0.25)
-    assert run(battery(base, tmp_path, data, "red", "grey")) == 0
-    out = capsys.readouterr().out
-    assert out.count("two different labels") == 1
-    assert "0 errors, " in out
-    assert run(battery(base, tmp_path, data, "red", "blue", "grey")) == 2
-    assert "error: blue: train: no row is labelled for it" in capsys.readouterr().out
-    assert run(battery(base, tmp_path, data, "red", "grey", json=True)) == 0
-    report = json.loads(capsys.readouterr().out)["splits"]
-    assert report["train"]["rows"] == 200
-    assert set(report["train"]["labels"]) == {"red", "grey"}
-
-
 @pytest.mark.parametrize(("positives", "code"), [(9, 1), (10, 0)])
 def test_a_threshold_needs_ten_positives(positives, code, tmp_path, base, capsys):
     held = [row(f"held {'x' * number}", "violation" if number < positives else "ok") for number in range(60)]

@@ -40,15 +40,6 @@ def test_a_port_that_is_taken_is_named_before_the_base_is_loaded(taken, scorer):
         serve.run(Recipe(serving=ServingSettings(scorer=scorer, port=taken)))
 
 
-@pytest.mark.parametrize(
-    ("host", "said"),
-    [("192.0.2.1", "192.0.2.1 .*: Cannot assign requested address"), ("no host", "no host .*: Name or service")],
-)
-def test_an_address_that_is_not_this_machines_is_named(host, said):
-    with pytest.raises(ConfigError, match=rf"serving.host={said}"):
-        serve.run(Recipe(serving=ServingSettings(host=host)))
-
-
 def test_vllms_own_options_say_where_it_listens(taken, started):
     settings = ServingSettings(port=taken, arguments=["--port=8123"])
     assert serve.run(Recipe(serving=settings)) == 0

@@ -64,10 +64,6 @@ def test_recipe_in_the_working_folder(verb, used, tmp_path):
     assert bool(read_arguments(verb, [], tmp_path).recipe_files) is used
 
 
-def test_bench_takes_its_workload(tmp_path):
-    assert read_arguments("bench", ["serving"], tmp_path).overrides == ('bench.workload="serving"',)
-
-
 @pytest.mark.parametrize(
     "text", ["", "a b", "a\\b", "ends\\", "two\\\\", 'say "no"', '\\"', "it's", "[a, b]", "{a: b}"]
 )

@@ -47,12 +47,6 @@ def test_references_are_followed_and_a_broken_one_is_named():
         filled({"data": {"train": "${nope}"}})
 
 
-def test_what_is_for_the_command_line_alone():
-    values = {"base": {"trust_remote_code": True}}
-    assert len(problems(values)) == 1
-    assert problems(values, in_file=False) == []
-
-
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [

@@ -201,19 +201,6 @@ def test_the_naive_rendering_is_caught(family):
     assert peft_index(forged, suffix.invocation_ids) != len(ids) - len(suffix.token_ids)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_turns_are_the_chat_template_s_own_tokens(family):
-    """On harmless text a guard's prefix is the beginning of what the guarded model's engine computes next."""
-    roles = ["system", "user", "assistant", "user", "assistant"]
-    conversation = Conversation("x", tuple(Message(role, f"The {role} says\n\nno.") for role in roles))
-    messages = [*as_dicts(conversation), {"role": "user", "content": "word"}]
-    clock = {"date_string": "26 Jul 2024"}
-    theirs = TOKENIZERS[family].apply_chat_template(messages, return_dict=False, **clock)
-    ours = RENDERERS[family, "turns"].prefix(conversation).token_ids
-    assert list(ours) == theirs[: len(ours)]
-    assert theirs[len(ours) :][0] == RENDERERS[family, "turns"].suffix(POLICIES[0]).token_ids[0]
-
-
 def test_a_suffix_that_is_longer_than_any_conversation_is_refused():
     """It is computed for every conversation anew; the base's own prompt, with the rule, may be of any length."""
     renderer = Renderer(TOKENIZERS["qwen3"], PromptSettings(instruction="rule"))

@@ -11,7 +11,7 @@ from alora.errors import RenderError
 from alora.policy import Policy
 from alora.prompt.render import Renderer
 from alora.prompt.template import FIXED_DATE, take_apart
-from tests.toy_tokenizers import FAMILIES, toy_tokenizer
+from tests.toy_tokenizers import toy_tokenizer
 
 LOOP = "{{% for m in messages %}}{body}{{% endfor %}}{{% if add_generation_prompt %}}{{{{ '<A>' }}}}{{% endif %}}"
 
@@ -20,21 +20,6 @@ def with_template(template, family="granite"):
     tokenizer = toy_tokenizer(family)
     tokenizer.chat_template = template
     return tokenizer
-
-
-def test_the_pieces_of_the_four_families():
-    parts = {family: take_apart(toy_tokenizer(family), {"enable_thinking": False}) for family in FAMILIES}
-    assert parts["qwen3"].open == {role: f"<|im_start|>{role}\n" for role in ("user", "assistant", "system", "tool")}
-    assert parts["qwen3"].generation == "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    assert parts["llama3"].head.startswith("<|begin_of_text|><|start_header_id|>system")
-    assert parts["llama3"].trims == {"system", "user", "assistant", "tool"}
-    assert parts["llama3"].open["system"] == "<|start_header_id|>system<|end_header_id|>\n\n"
-    assert parts["gemma3"].head == "<bos><start_of_turn>user\n"
-    assert parts["gemma3"].folded_system == "\n\n"
-    assert "system" not in parts["gemma3"].open
-    assert parts["gemma3"].trims == {"user", "assistant"}
-    assert parts["granite"].close["user"] == "<|end_of_text|>\n"
-    assert parts["granite"].folded_system is None
 
 
 @pytest.mark.parametrize(
