@@ -1,62 +1,58 @@
-"""Pushing, against a small HTTP server that speaks the hub's protocol and keeps what it is sent."""
+"""Fetching and pushing, against a small HTTP server that speaks the hub's protocol."""
 
-import base64
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 import pytest
 
-from alora.bundle.hub import push_bundle
-from alora.bundle.read import load_bundle
+from alora.bundle.artifact import open_artifact
+from alora.bundle.hub import fetch_bundle, push_bundle
+from alora.bundle.read import load_battery, load_bundle
+from alora.config.compose import load_recipe
 from alora.errors import BundleError
-from tests.integration.bundle.hub_server import COMMIT, Answer, serving
-
-
-@dataclass
-class Hub:
-    """A hub of one repository."""
-
-    endpoint: str = ""
-    created: list[dict] = field(default_factory=list)
-    cards: list[str] = field(default_factory=list)
-    commits: list[list[dict]] = field(default_factory=list)
-    tokens: set[str | None] = field(default_factory=set)
-
-    def files(self) -> dict[str, bytes]:
-        """The files of the last commit."""
-        lines = [line["value"] for line in self.commits[-1] if line["key"] == "file"]
-        return {line["path"]: base64.b64decode(line["content"]) for line in lines}
-
-    def answer(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        self.tokens.add(headers.get("Authorization"))
-        return 200, {"Content-Type": "application/json"}, json.dumps(self.of(path, body)).encode()
-
-    def of(self, path: str, body: bytes) -> dict:
-        if path == "/api/repos/create":
-            self.created.append(json.loads(body))
-            return {"url": f"{self.endpoint}/me/advice"}
-        if path == "/api/validate-yaml":
-            self.cards.append(json.loads(body)["content"])
-            return {"errors": [], "warnings": []}
-        if path.startswith("/api/models/me/advice/preupload/"):
-            names = [file["path"] for file in json.loads(body)["files"]]
-            return {"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]}
-        if path.startswith("/api/models/me/advice/commit/"):
-            self.commits.append([json.loads(line) for line in body.splitlines()])
-            return {"commitUrl": f"{self.endpoint}/me/advice/commit/{COMMIT}", "commitOid": COMMIT}
-        if path == "/api/models/me/advice":
-            return {"id": "me/advice", "sha": COMMIT, "siblings": []}
-        raise AssertionError(f"the client asked for {path}, which this server does not know")
+from tests.integration.bundle.hub_server import COMMIT, Hub, serving
 
 
 @pytest.fixture
-def hub(monkeypatch) -> Iterator[Hub]:
+def hub(folder, tmp_path, monkeypatch) -> Iterator[Hub]:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_user")
-    state = Hub()
+    with serving(Hub(files={file.name: file.read_bytes() for file in folder.iterdir()})) as hub:
+        yield hub
 
-    with serving(state.answer) as state.endpoint:
-        yield state
+
+def test_a_bundle_and_nothing_else_is_fetched(hub, folder):
+    hub.files |= {"pytorch_model.bin": b"a pickle", "modeling.py": b"import os", "sub/alora.json": b"{}"}
+    fetched = load_bundle(fetch_bundle("me/advice@main", hub.endpoint))
+    assert fetched.manifest == load_bundle(folder).manifest
+    assert set(hub.sent) == {file.name for file in folder.iterdir()}
+
+
+def test_a_battery_is_fetched_with_the_bundles_that_it_lists(hub, folder, monkeypatch):
+    bundle, listed = dict(hub.files), {"schema_version": 1, "bundles": ["advice"]}
+    hub.files = {f"{name}/{file}": content for name in ("advice", "other") for file, content in bundle.items()}
+    hub.files |= {"battery.json": json.dumps(listed).encode(), "advice/modeling.py": b"import os"}
+    (fetched,) = load_battery(fetch_bundle("me/advice", hub.endpoint))
+    assert fetched.manifest == load_bundle(folder).manifest
+    assert set(hub.sent) == {"battery.json", *(f"advice/{file}" for file in bundle)}
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for key in ("artifact", "battery"):
+        recipe = load_recipe("score", [f"{key}=me/advice", "conversation=-"], print)
+        assert [found.manifest for found in open_artifact(recipe.artifact, None, (), load_bundle)[0]] == [
+            fetched.manifest
+        ]
+    weights = next(path for path in fetched.folder.iterdir() if path.name.endswith(".safetensors"))
+    weights.unlink()
+    weights.symlink_to("../../blobs/" + "0" * 64)  # one step short, so out of the hub's own blobs
+    with pytest.raises(BundleError, match="is a link"):
+        load_battery(fetched.folder.parent)
+
+
+@pytest.mark.parametrize("name", ["../x", "a--b/c..d", "me/advice@../../x"])
+def test_an_impossible_name(name, hub):
+    with pytest.raises(BundleError):
+        fetch_bundle(name, hub.endpoint)
+    assert hub.sent == []
 
 
 def test_one_commit_with_the_bundle_and_nothing_else(hub, folder):
@@ -68,7 +64,7 @@ def test_one_commit_with_the_bundle_and_nothing_else(hub, folder):
     assert created["organization"] == "me"
     assert created.get("private", created.get("visibility")) in (True, "private")
     assert len(hub.commits) == 1
-    assert hub.files() == {f.name: f.read_bytes() for f in folder.iterdir() if f.name != "notes.txt"}
+    assert hub.pushed() == {f.name: f.read_bytes() for f in folder.iterdir() if f.name != "notes.txt"}
     header = hub.commits[0][0]["value"]
     assert load_bundle(folder).manifest.adapter_digest[:12] in header["summary"]
     assert hub.tokens == {"Bearer hf_of_the_user"}
