@@ -16,9 +16,12 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.cli import main
 from alora.config.saved import save_recipe
 from alora.config.schema import BaseSettings, DataSettings, ExportSettings, PolicySettings, Recipe
+from alora.data.conversation import Conversation, Message
 from alora.data.splits import read_splits
 from alora.evaluation.tables import read_evaluations, write_evaluations
 from alora.identity.certificate import read_certificate, write_certificate
+from alora.prefix.scorer import Scorer
+from alora.prompt.render import Renderer
 from alora.training.layout import link_only
 from alora.training.run_folder import RunFolder
 from alora.verdict import label_probabilities
@@ -96,10 +99,6 @@ def add_second(bundle: Path, contents: BundleContents) -> Path:
 
 def expected(contents: BundleContents) -> float:
     """The verdict's probability by the parts themselves."""
-    from alora.data.conversation import Conversation, Message
-    from alora.prefix.scorer import Scorer
-    from alora.prompt.render import Renderer
-
     renderer = Renderer(contents.base.tokenizer, PROMPT)
     prefix = renderer.prefix(Conversation("x", (Message("user", CONVERSATION["messages"][0]["content"]),)))
     with Scorer(contents.base, [contents.weights]) as scorer:
@@ -182,12 +181,8 @@ def test_evaluate_a_bundle(bundle, place, tmp_path, capsys):
 
 
 def test_evaluate_a_bare_adapter_is_uncalibrated(place, tmp_path, capsys):
-    command = [
-        "evaluate",
-        f"artifact={place / 'adapter'}",
-        f"data.test={place / 'rows.jsonl'}",
-        "evaluation.bootstrap=0",
-    ]
+    rows = f"data.test={place / 'rows.jsonl'}"
+    command = ["evaluate", f"artifact={place / 'adapter'}", rows, "evaluation.bootstrap=0"]
     policy, base = f"policy.file={place / 'policy.yaml'}", f"base.source={place / 'base'}"
     output = f"output={tmp_path / 'e.json'}"
     assert main([*command, policy, base, output]) == 0
@@ -243,8 +238,11 @@ def test_export_takes_the_operating_point_from_the_evaluation(run_folder, bundle
 
 def test_what_recalibrate_fitted_in_a_run_is_what_export_takes(run_folder, place, tmp_path, capsys):
     rows = f"data.validation={place / 'rows.jsonl'}"
-    assert main(["recalibrate", f"artifact={run_folder}", rows, "evaluation.bootstrap=0"]) == 0
-    fitted = load_bundle(run_folder / "bundle").manifest
+    before = load_bundle(run_folder / "bundle").manifest
+    assert main(["recalibrate", f"artifact={run_folder / 'bundle'}", rows, "evaluation.bootstrap=0"]) == 0
+    assert (run_folder / "bundle").readlink() == Path("battery/advice"), "the link stays one"
+    fitted = load_bundle(run_folder / "battery/advice").manifest
+    assert fitted.operating_point != before.operating_point
     assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'copy'}"]) == 0
     assert load_bundle(tmp_path / "copy").manifest == fitted
     assert main(["export", f"artifact={run_folder}"]) == 2
@@ -270,8 +268,6 @@ def test_export_copies_a_bundle(bundle, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["pushed_to"] is None
     assert load_bundle(tmp_path / "copy").manifest == load_bundle(bundle).manifest
     assert not (tmp_path / "copy" / "notes.txt").exists()
-    assert main(["export", f"artifact={bundle}"]) == 2
-    assert "is a bundle already" in capsys.readouterr().err
 
 
 def test_export_replaces_no_bundle_of_another_policy(bundle, contents, tmp_path, capsys):

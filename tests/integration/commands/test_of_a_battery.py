@@ -8,7 +8,6 @@ import pytest
 
 from alora.adapter.folder import CONFIG_FILE, WEIGHTS_FILE
 from alora.cli import main
-from alora.evaluation.doubts import doubts
 from alora.evaluation.tables import read_evaluations
 from tests.toy_recipe import QUICK, toy_base_folder, toy_rows
 
@@ -73,17 +72,6 @@ def test_evaluate_never_writes_over_a_users_page(place, tmp_path, capsys):
     assert main([*command, "strict=false"]) == 0
     assert main([*command, "evaluation.report_texts=false"]) == 0  # its own are replaced
     assert "says red" not in (tmp_path / "e.red.html").read_text()
-
-
-def test_evaluate_strict_fails_where_the_figures_are_doubtful(place, tmp_path, capsys):
-    command = ["evaluate", at(place, "run"), f"output={tmp_path / 'e.json'}", "evaluation.bootstrap=0", "json=true"]
-    assert main([*command, "strict=true"]) == 1
-    captured = capsys.readouterr()
-    found = doubts(read_evaluations(tmp_path / "e.json"))
-    assert {finding.code for finding in found} >= {"FEW_ROWS"}
-    assert all(str(finding) in captured.err for finding in found)
-    assert len(json.loads(captured.out)) == 4
-    assert main(command) == 0
 
 
 def test_evaluate_leaves_out_what_has_no_rows_and_says_so(place, tmp_path, capsys):

@@ -40,6 +40,27 @@ def client(guard):
         yield client
 
 
+class Says:
+    """Reads what ``logits`` has for a policy and a prefix; ``asked`` of it were policies, prefixes and requests."""
+
+    def __init__(self, logits):
+        self.logits, self.asked = logits, []
+
+    async def read(self, prefix, asked, request):
+        self.asked.append((asked, prefix, request))
+        for index, item in enumerate(asked):
+            yield Reading(index, self.logits(item, prefix))
+
+    async def unload(self, name):
+        pass
+
+    def require_running(self):
+        pass
+
+    def trouble(self):
+        return None
+
+
 class Faulty:
     """Answers the first policy rightly and fails on the second, in the way that ``fault`` names."""
 

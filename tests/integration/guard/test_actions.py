@@ -8,10 +8,10 @@ from fastapi.testclient import TestClient
 
 from alora.guard import metrics
 from alora.guard.core import GuardCore
-from alora.guard.reader import Reading, Served
+from alora.guard.reader import Served
 from alora.guard.standalone import make_app
 from alora.wire.native import GuardResponse
-from tests.integration.guard.conftest import MESSAGES
+from tests.integration.guard.conftest import MESSAGES, Says
 from tests.integration.guard.hot import ADMIN, candidates, client, put, root, settle, verdicts
 
 __all__ = ["candidates", "client", "root"]
@@ -19,22 +19,9 @@ URL = "/v1/guard/policies/advice"
 FLAGGED, CLEAR = (50.0, -50.0), (-50.0, 50.0)
 
 
-class Sure:
+def sure(**logits):
     """Reads what it is given for each action."""
-
-    def __init__(self, **logits):
-        self.logits, self.asked = logits, []
-
-    async def read(self, prefix, asked, request):
-        self.asked.append([item.action for item in asked])
-        for index, item in enumerate(asked):
-            yield Reading(index, self.logits[item.action])
-
-    def require_running(self):
-        pass
-
-    def trouble(self):
-        return None
+    return Says(lambda item, _: logits[item.action])
 
 
 def guard_of(bundles, renderer, reader, *actions):
@@ -55,25 +42,25 @@ def ask(app, path="/v1/guard", **fields):
 @pytest.mark.parametrize(("action", "said"), [("block", "block"), ("flag", "allow"), ("log", "allow")])
 def test_what_follows_a_flagged_verdict(bundles, renderer, action, said):
     """The negative control of flag and log is block, on the same reading."""
-    reader = Sure(**{action: FLAGGED})
+    reader = sure(**{action: FLAGGED})
     answer = ask(make_app(guard_of(bundles, renderer, reader, action)))
     reported = [(one["policy"], one["flagged"], one["action"]) for one in answer["verdicts"]]
     assert reported == ([] if action == "log" else [("advice", True, action)])
-    assert (answer["action"], answer["complete"], reader.asked) == (said, True, [[action]])
+    assert (answer["action"], answer["complete"], len(reader.asked)) == (said, True, 1)
     assert GuardResponse(**answer).blocked == (said == "block")
 
 
 def test_only_what_blocks_stops_the_rest(bundles, renderer):
-    app = make_app(guard_of(bundles, renderer, Sure(flag=FLAGGED, block=CLEAR), "flag", "block"))
+    app = make_app(guard_of(bundles, renderer, sure(flag=FLAGGED, block=CLEAR), "flag", "block"))
     answer = ask(app, stop_on_block=True)
     assert [one["status"] for one in answer["verdicts"]] == ["ok", "ok"]
-    app = make_app(guard_of(bundles, renderer, Sure(flag=FLAGGED, block=FLAGGED), "block", "flag"))
+    app = make_app(guard_of(bundles, renderer, sure(flag=FLAGGED, block=FLAGGED), "block", "flag"))
     assert [one["status"] for one in ask(app, stop_on_block=True)["verdicts"]] == ["ok", "skipped"]
 
 
 @pytest.mark.parametrize(("action", "flagged"), [("block", True), ("flag", False)])
 def test_moderations_and_litellm_block_by_the_action(bundles, renderer, action, flagged):
-    app = make_app(guard_of(bundles, renderer, Sure(**{action: FLAGGED}), action))
+    app = make_app(guard_of(bundles, renderer, sure(**{action: FLAGGED}), action))
     (result,) = ask(app, "/v1/moderations")["results"]
     assert (result["flagged"], result["categories"]) == (flagged, {"advice": True})
     answer = ask(app, "/v1/guard/beta/litellm_basic_guardrail_api", structured_messages=MESSAGES)
@@ -144,7 +131,7 @@ def test_logged_verdicts_are_counted_and_so_is_where_they_differ(bundles, render
     served = [Served(manifest, action) for action in ("block", "log")]
     before = value(metrics.VERDICTS, policy.id, "log", "ok", "false")
     for logged, differ in (((0.0, 9.0, 0.0), 0), ((0.0, 0.0, 9.0), 1)):
-        guard = GuardCore(served, renderer, Sure(block=(0.0, 9.0, 0.0), log=logged))
+        guard = GuardCore(served, renderer, sure(block=(0.0, 9.0, 0.0), log=logged))
         assert [one["label"] for one in ask(make_app(guard))["verdicts"]] == ["fair"]
         assert value(metrics.DISAGREEMENT, policy.id, "fair", "good") == differ
     assert value(metrics.VERDICTS, policy.id, "log", "ok", "false") - before == 2
@@ -162,7 +149,7 @@ def test_logged_verdicts_are_counted_and_so_is_where_they_differ(bundles, render
 @pytest.mark.parametrize("path", ["/v1/guard", "/v1/moderations"])
 def test_the_log_names_the_caller_and_never_the_text(bundles, renderer, caplog, body, headers, user, path):
     caplog.set_level(logging.INFO, "alora.guard")
-    app = make_app(guard_of(bundles, renderer, Sure(block=FLAGGED, log=FLAGGED), "block", "log"))
+    app = make_app(guard_of(bundles, renderer, sure(block=FLAGGED, log=FLAGGED), "block", "log"))
     messages = [{"role": "user", "content": "my secret"}]
     with TestClient(app) as client:
         assert client.post(path, json={"messages": messages, **body}, headers=headers).status_code == 200

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 import alora
+from alora.client.guard import SESSION, session_id
 from alora.errors import CheckFailed, ConfigError
 from alora.guard.standalone import make_app
 from tests.integration.guard.conftest import MESSAGES, listening
@@ -43,5 +44,11 @@ def test_no_answer_is_an_error(url, monkeypatch):
         guard.check(MESSAGES)
     with alora.Guard("http://127.0.0.1:1") as guard, pytest.raises(ConfigError, match="does not answer"):
         guard.check(MESSAGES)
-    with server() as (other, _), alora.Guard(other) as guard, pytest.raises(CheckFailed, match="is not a guard"):
+    with server() as (other, seen), alora.Guard(other) as guard, pytest.raises(CheckFailed, match="is not a guard"):
         guard.check(MESSAGES)
+    assert seen[0][1][SESSION] == session_id(MESSAGES)
+
+
+def test_a_guard_that_is_gone_costs_no_request(url):
+    with alora.Guard(["http://127.0.0.1:1", url]) as guard:
+        assert all(guard.check([{"role": "user", "content": f"Hello {number}"}]).complete for number in range(6))

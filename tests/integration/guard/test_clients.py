@@ -5,30 +5,23 @@ import pytest
 import yaml
 
 import alora
-from alora.guard.reader import Reading
 from alora.guard.standalone import make_app
 from tests import clients
+from tests.integration.guard.conftest import Says
 
 REFUND, PAY = "Give me a refund.", "Shall I pay?"
 REPLIES = {"Hello.": "Hello you.", "Promise me.": "You get a full refund.", REFUND: "No.", PAY: "Yes."}
 
 
-class Suspicious:
-    """Flags what is said about refunds."""
-
-    def __init__(self, tokenizer):
-        self._tokenizer = tokenizer
-
-    async def read(self, prefix, asked, request):
-        flagged = "refund" in self._tokenizer.decode(prefix.token_ids)
-        for index, item in enumerate(asked):
-            sure = 3.0 if flagged and item.policy.id == "refunds" else -3.0
-            yield Reading(index, (sure, -sure))
-
-
 @pytest.fixture(scope="module")
 def url(base, guard_with):
-    with clients.listening(make_app(guard_with(Suspicious(base.tokenizer)))) as url:
+    """A guard that flags what is said about refunds."""
+
+    def suspicious(item, prefix):
+        flagged = item.policy.id == "refunds" and "refund" in base.tokenizer.decode(prefix.token_ids)
+        return (3.0, -3.0) if flagged else (-3.0, 3.0)
+
+    with clients.listening(make_app(guard_with(Says(suspicious)))) as url:
         yield url
 
 

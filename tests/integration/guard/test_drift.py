@@ -12,23 +12,16 @@ from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
 from alora.guard import metrics
 from alora.guard.core import GuardCore
-from alora.guard.reader import Reading, Served
+from alora.guard.reader import Served
 from alora.guard.standalone import make_app
 from alora.verdict import LEAST, population_stability
 from alora.wire.native import GuardRequest
 from tests.integration.bundle.conftest import POINT, make_contents
-from tests.integration.guard.conftest import MESSAGES
+from tests.integration.guard.conftest import MESSAGES, Says
 
 
-class Sure:
-    """Flags everything."""
-
-    async def read(self, prefix, asked, request):
-        for index in range(len(asked)):
-            yield Reading(index, (50.0, -50.0))
-
-    async def unload(self, name):
-        pass
+def sure():
+    return Says(lambda *_: (50.0, -50.0))
 
 
 def psi():
@@ -43,7 +36,7 @@ def test_the_index_of_the_last_verdicts(base, bundles, renderer, tmp_path):
     bundle = load_bundle(tmp_path / "advice")
     assert bundle.manifest.operating_point == point
     served = Served.of(bundle)
-    guard = GuardCore([served, Served.of(bundles[1])], renderer, Sure())
+    guard = GuardCore([served, Served.of(bundles[1])], renderer, sure())
     with TestClient(make_app(guard)) as client:
 
         def cards():
@@ -87,7 +80,7 @@ def test_a_system_turn_that_training_did_not_have_is_counted(bundles, renderer, 
 
     before, manifest = counts(), replace(bundles[0].manifest, system_share=share, system=system)
     served = replace(Served.of(bundles[0]), manifest=manifest)
-    asyncio.run(GuardCore([served], renderer, Sure()).answer(GuardRequest(messages=messages)))
+    asyncio.run(GuardCore([served], renderer, sure()).answer(GuardRequest(messages=messages)))
     assert {kind: count - before[kind] for kind, count in counts().items()} == {
         kind: float(kind == unlike) for kind in ("true", "false")
     }

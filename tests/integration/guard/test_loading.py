@@ -18,19 +18,9 @@ from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
 from alora.guard.serving_set import FILE, ServingSet
 from alora.received import file_record
+from tests.integration.guard import hot
 from tests.integration.guard.conftest import MESSAGES
-from tests.integration.guard.hot import (
-    ADMIN,
-    app_of,
-    candidates,
-    client,
-    probability,
-    put,
-    root,
-    running,
-    settle,
-    verdicts,
-)
+from tests.integration.guard.hot import ADMIN, app_of, candidates, client, put, root, running, settle, verdicts
 from tests.unit.bundle.cases import with_weights
 
 __all__ = ["candidates", "client", "root"]
@@ -122,9 +112,9 @@ def flip(root):
     return "v7", "was changed"
 
 
-def reissue(root, folder, golden=None, **changed):
-    """The weights of ``advice`` in another bundle."""
-    shutil.copytree(root / "advice", root / folder)
+def reissue(root, folder, golden=None, of="advice", **changed):
+    """The weights of one bundle in another."""
+    shutil.copytree(root / of, root / folder)
     bundle = load_bundle(root / folder)
     if golden is not None:
         write_golden(root / folder / "golden.jsonl", golden)
@@ -139,10 +129,10 @@ def rename(root):
     return reissue(root, "second", policy=policy), "answers policy 'second'"
 
 
-def turn_golden(root):
-    rows = load_bundle(root / "advice").golden
+def turn_golden(root, of="advice"):
+    rows = load_bundle(root / of).golden
     turned = tuple(replace(row, label_logits=tuple(-value for value in row.label_logits)) for row in rows)
-    return reissue(root, "turned", turned), "golden rows differ"
+    return reissue(root, "turned", turned, of), "golden rows differ"
 
 
 BAD = {
@@ -195,20 +185,15 @@ def test_golden_rows_are_asked_of_the_engine_itself(client, root, monkeypatch):
 
 def test_no_policy_is_served_before_each_gave_its_golden_answer(base, root):
     """A whole bundle whose golden rows are another adapter's, with a manifest that agrees."""
-    folder = root / "refunds"
-    bundle = load_bundle(folder)
-    others = [replace(row, label_logits=tuple(-value for value in row.label_logits)) for row in bundle.golden]
-    write_golden(folder / "golden.jsonl", tuple(others))
-    files = {**bundle.manifest.files, "golden.jsonl": file_record(folder / "golden.jsonl")}
-    (folder / "alora.json").write_text(replace(bundle.manifest, files=files).to_json())
+    turn_golden(root, "refunds")
+    shutil.rmtree(root / "refunds")
+    (root / "turned").rename(root / "refunds")
     with TestClient(app_of(base, root)) as client:
         for _ in range(2):
             answer = client.get("/v1/guard/health")
-            assert (answer.status_code, "refunds@" in answer.text, "golden rows differ" in answer.text) == (
-                503,
-                True,
-                True,
-            )
+            assert answer.status_code == 503
+            assert "refunds@" in answer.text
+            assert "golden rows differ" in answer.text
             assert client.post("/v1/guard", json={"messages": MESSAGES}).status_code == 503
             assert put(client, "v7").status_code == 503
 
@@ -224,7 +209,7 @@ def test_who_may_change_policies(client, monkeypatch):
 def test_replaced_under_load_every_verdict_is_of_the_weights_that_it_names(base, root):
     """Ten replaces while two askers never pause: no answer is lost, torn, or another digest's."""
     wanted = {
-        Served.of(bundle).name: probability(base, bundle)
+        Served.of(bundle).name: hot.probability(base, bundle)
         for bundle in (load_bundle(root / name) for name in ("advice", "v7", "v8"))
     }
     app, answers, done = app_of(base, root), [], threading.Event()

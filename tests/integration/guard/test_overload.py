@@ -5,6 +5,7 @@ import contextlib
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import AsyncMock, Mock
 from urllib.parse import urlsplit
 
 import httpx
@@ -17,32 +18,27 @@ from alora.data.conversation import parse_conversation
 from alora.guard import metrics
 from alora.guard.admission import Admission
 from alora.guard.core import GuardCore
-from alora.guard.reader import Reading, Served
+from alora.guard.reader import Served
 from alora.guard.standalone import make_app
 from tests.clients import listening
-from tests.integration.guard.conftest import MESSAGES
+from tests.integration.guard.conftest import MESSAGES, Says
 
 BODY = {"messages": MESSAGES}
 
 
-class Waits:
+class Waits(Says):
     """Reads when it is let go."""
 
     def __init__(self):
+        super().__init__(lambda *_: (1.0, -1.0))
         self.reading, self.go = 0, asyncio.Event()
 
     async def read(self, prefix, asked, request):
         self.reading += 1
         self.loop = asyncio.get_running_loop()
         await self.go.wait()
-        for index in range(len(asked)):
-            yield Reading(index, (1.0, -1.0))
-
-    def require_running(self):
-        pass
-
-    def trouble(self):
-        return None
+        async for reading in super().read(prefix, asked, request):
+            yield reading
 
 
 @pytest.mark.parametrize(("conversations", "worth", "taken"), [(32, 1000, 32), (1000, 20, 20), (1000, 1000, 200)])
@@ -75,24 +71,6 @@ def test_of_200_clients_at_once_those_that_fit_are_answered_and_the_rest_is_429(
     assert guard.admission.under_way == 0
 
 
-class Certified:
-    """A loader that has nothing to do."""
-
-    refusal = None
-
-    def remark(self):
-        pass
-
-    def poll(self):
-        pass
-
-    async def follow(self):
-        pass
-
-    async def watch(self):
-        pass
-
-
 @pytest.mark.parametrize(("drain_s", "answered"), [(30, 12), (0, 0)])
 def test_what_is_under_way_at_the_end_is_answered(guard_with, monkeypatch, drain_s, answered):
     """uvicorn ends as at SIGTERM; the readings come once it listens no more. The control has no time for them."""
@@ -123,5 +101,6 @@ def test_what_is_under_way_at_the_end_is_answered(guard_with, monkeypatch, drain
             codes.extend(one.result() for one in asking)
 
     monkeypatch.setattr(uvicorn, "run", run)
-    assert serve_guard(ServingSettings(drain_s=drain_s), guard, Certified()) == 0
+    loader = Mock(refusal=None, remark=lambda: None, follow=AsyncMock(), watch=AsyncMock())  # with nothing to do
+    assert serve_guard(ServingSettings(drain_s=drain_s), guard, loader) == 0
     assert codes.count(200) == answered

@@ -12,11 +12,11 @@ from alora.data.conversation import parse_conversation
 from alora.errors import ConfigError
 from alora.guard import gate
 from alora.guard.core import GuardCore
-from alora.guard.reader import Reading, Served
+from alora.guard.reader import Served
 from alora.guard.standalone import make_app
 from alora.wire.litellm_api import GenericGuardrailRequest
 from alora.wire.openai_api import MOST_TEXTS
-from tests.integration.guard.conftest import MESSAGES, Faulty
+from tests.integration.guard.conftest import MESSAGES, Faulty, Says
 
 
 def test_an_answer_bears_the_id_of_its_request(client):
@@ -92,16 +92,11 @@ def test_a_body_of_another_type_says_what_to_send(client, path, kind):
 @pytest.mark.parametrize("category", openai.types.moderation.Categories.model_fields)
 def test_a_policy_that_has_the_name_of_an_openai_category_is_found_under_it(bundles, renderer, category):
     """The SDK reads some of them under another name than its attribute's."""
-
-    class Sure:
-        async def read(self, prefix, asked, request):
-            yield Reading(0, (50.0, -50.0))
-
     served = Served.of(bundles[0])
     guard = GuardCore(
         [replace(served, manifest=replace(served.manifest, policy=replace(served.policy, id=category)))],
         renderer,
-        Sure(),
+        Says(lambda *_: (50.0, -50.0)),
     )
     with TestClient(make_app(guard)) as client:
         sdk = openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=client)
@@ -166,17 +161,10 @@ OPTIONS = {"policies": ["advice"], "deadline_ms": 5000, "on_failure": "open", "c
     ],
 )
 def test_every_route_takes_the_options(guard_with, path, body):
-    seen = []
-
-    class Reader:
-        async def read(self, prefix, asked, request):
-            seen.append(request.options)
-            for index in range(len(asked)):
-                yield Reading(index, (1.0, -1.0))
-
-    with TestClient(make_app(guard_with(Reader()))) as client:
+    reader = Says(lambda *_: (1.0, -1.0))
+    with TestClient(make_app(guard_with(reader))) as client:
         assert client.post(path, json=body).status_code == 200
-    assert seen == [OPTIONS] * len(body.get("input", [1]))
+    assert [request.options for _, _, request in reader.asked] == [OPTIONS] * len(body.get("input", [1]))
 
 
 @pytest.mark.parametrize("path", ["/v1/guard", "/v1/moderations"])

@@ -19,11 +19,11 @@ from alora.data.conversation import parse_conversation
 from alora.errors import BundleError
 from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
-from alora.guard.reader import Reading, Served
+from alora.guard.reader import Served
 from alora.guard.routes import mount
 from alora.guard.standalone import make_app
 from tests.integration.bundle.conftest import make_contents
-from tests.integration.guard.conftest import Faulty
+from tests.integration.guard.conftest import Faulty, Says
 
 LITELLM = "/v1/guard/beta/litellm_basic_guardrail_api"
 HI, HELLO, REFUND = {"role": "user", "content": "Hi"}, "Hello", {"role": "user", "content": "Refund?"}
@@ -56,25 +56,19 @@ def decision(messages, *questions, **fields):
     return {"model": "alora", "input": messages, "questions": asked, **fields}
 
 
-class Seeing:
-    """Flags refunds where the conversation has a word of ``words``, and remembers every conversation."""
-
-    def __init__(self, tokenizer, *words):
-        self._tokenizer, self._words, self.seen = tokenizer, words, []
-
-    async def read(self, prefix, asked, request):
-        self.seen.append(self._tokenizer.decode(prefix.token_ids))
-        for index, item in enumerate(asked):
-            sure = 9.0 if item.policy.id == "refunds" and any(word in self.seen[-1] for word in self._words) else -9.0
-            yield Reading(index, (sure, -sure))
-
-
 @pytest.fixture
 def seeing(guard_with, base):
     """Post to a guard that flags what is promised; what it read, in order."""
-    reader = Seeing(base.tokenizer, "promise")
-    with TestClient(make_app(guard_with(reader))) as client:
-        yield client, reader.seen
+    seen = []
+
+    def promised(item, prefix):
+        text = base.tokenizer.decode(prefix.token_ids)
+        if item.policy.id == "advice":  # which every request asks for
+            seen.append(text)
+        return (9.0, -9.0) if item.policy.id == "refunds" and "promise" in text else (-9.0, 9.0)
+
+    with TestClient(make_app(guard_with(Says(promised)))) as client:
+        yield client, seen
 
 
 @pytest.mark.parametrize("path", ASK)

@@ -51,6 +51,12 @@ def write_adapter(base: LoadedBase, folder: Path, targets: Sequence[str] = ALL_T
     return folder
 
 
+def adapted(folder: Path, family: str = "qwen3", **options: Any) -> tuple[LoadedBase, Path]:
+    """A toy base and the folder of an adapter of it."""
+    base = toy_base(family)
+    return base, write_adapter(base, folder / "adapter", **options)
+
+
 @dataclass(frozen=True)
 class Stage:
     """One dtype's models and calls, the base's captures, and the sites that must differ."""

@@ -14,7 +14,7 @@ from alora.errors import AdapterError, BaseError
 from alora.identity.capture import capture, make_call
 from alora.identity.certify import certify, certify_dtype
 from alora.identity.controls import CONTROLS
-from tests.integration.identity.subjects import INVOCATION, toy_base, toy_prompts, write_adapter
+from tests.integration.identity.subjects import INVOCATION, adapted, toy_base, toy_prompts, write_adapter
 from tests.peft_reference import ATTENTION_TARGETS
 from tests.toy_models import FAMILIES, WINDOW
 
@@ -23,8 +23,7 @@ QUICK = IdentitySettings(dtypes=["float32"], negative_controls=False)
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_honest_adapter_passes_in_every_dtype_and_length(family: str, tmp_path: Path):
-    base = toy_base(family)
-    folder = write_adapter(base, tmp_path / "adapter")
+    base, folder = adapted(tmp_path, family)
     certificate = certify(base, folder, toy_prompts(), IdentitySettings(dtypes=["float32", "bfloat16"]))
     assert certificate.failures == ()
     assert certificate.passed
@@ -68,8 +67,7 @@ def test_bfloat16_is_certified_where_the_processor_has_it(fast, dtypes, tmp_path
     ],
 )
 def test_partial_adapters_differ_exactly_where_they_reach(targets, not_reached, tmp_path: Path):
-    base = toy_base("qwen3")
-    folder = write_adapter(base, tmp_path / "adapter", targets=targets)
+    base, folder = adapted(tmp_path, targets=targets)
     certificate = certify(base, folder, toy_prompts(), IdentitySettings())
     assert certificate.failures == ()
     for record in certificate.dtypes:
@@ -78,21 +76,8 @@ def test_partial_adapters_differ_exactly_where_they_reach(targets, not_reached, 
             assert (layer.activation_different > 0) == layer.must_differ
 
 
-def test_wrong_index_is_found_by_peft_search(tmp_path: Path):
-    """Ids whose invocation stands one token later than the call says: explicit and searched runs are two runs."""
-    base = toy_base("qwen3")
-    folder = write_adapter(base, tmp_path / "adapter")
-    row = [*toy_prompts()[0].prefix.token_ids, *INVOCATION, 20, 21]
-    call = make_call("misplaced", [row], [row.index(INVOCATION[0]) - 1], 0, base.model.device)
-    record = certify_dtype(base.model, folder, [call], torch.float32, with_controls=False)
-    assert not record.passed
-    assert {finding.check for finding in record.findings} == {"search"}
-    assert "PEFT finds the activation [5] tokens from the end, the prompt says [6]" in record.findings[0].detail
-
-
 def test_base_that_does_not_repeat_itself_is_refused(tmp_path: Path):
-    base = toy_base("llama")
-    folder = write_adapter(base, tmp_path / "adapter")
+    base, folder = adapted(tmp_path, "llama")
     calls = [make_call("short", [[9, 8, *INVOCATION, 4]], [2], 0, base.model.device)]
     torch.manual_seed(0)
     base.model.model.layers[0].register_forward_pre_hook(
@@ -103,8 +88,7 @@ def test_base_that_does_not_repeat_itself_is_refused(tmp_path: Path):
 
 
 def test_base_in_memory_is_left_as_it_was(tmp_path: Path):
-    base = toy_base("qwen3")
-    folder = write_adapter(base, tmp_path / "adapter")
+    base, folder = adapted(tmp_path)
     call = make_call("plain", [list(range(10, 30))], [10], 0, base.model.device)
     names = [name for name, _ in base.model.named_modules()]
     bits = {name: tensor.clone() for name, tensor in base.model.state_dict().items()}
@@ -118,8 +102,7 @@ def test_base_in_memory_is_left_as_it_was(tmp_path: Path):
 
 @pytest.mark.parametrize("ids", [[10**12], [-1, 3], [3, 10_000]])
 def test_adapter_that_is_invoked_by_no_token_of_the_base(tmp_path: Path, ids):
-    base = toy_base("qwen3")
-    folder = write_adapter(base, tmp_path / "adapter")
+    base, folder = adapted(tmp_path)
     config = json.loads((folder / CONFIG_FILE).read_text())
     (folder / CONFIG_FILE).write_text(json.dumps(config | {"alora_invocation_tokens": ids}))
     with pytest.raises(AdapterError, match="invoked by token"):
@@ -127,8 +110,7 @@ def test_adapter_that_is_invoked_by_no_token_of_the_base(tmp_path: Path, ids):
 
 
 def test_prompts_that_do_not_invoke_the_adapter(tmp_path: Path):
-    base = toy_base("qwen3")
-    folder = write_adapter(base, tmp_path / "adapter", invocation=(11, 12))
+    base, folder = adapted(tmp_path, invocation=(11, 12))
     with pytest.raises(AdapterError, match=r"opens with token ids \[5, 6\].*invoked by \[11, 12\]"):
         certify(base, folder, toy_prompts(), QUICK)
 
@@ -143,8 +125,7 @@ def test_state_space_layers_are_refused():
 
 
 def test_quantized_base_is_certified_in_its_own_dtype_only(tmp_path: Path):
-    base = toy_base("qwen3")
-    folder = write_adapter(base, tmp_path / "adapter")
+    base, folder = adapted(tmp_path)
     quantized = replace(base, fingerprint=replace(base.fingerprint, quantization="nf4"))
     certificate = certify(quantized, folder, toy_prompts(), IdentitySettings(negative_controls=False))
     assert [record.dtype for record in certificate.dtypes] == ["float32"]

@@ -1,6 +1,7 @@
 """Each planted fault is caught, in float32 and bfloat16, and a blunter check lets each of them through."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -125,6 +126,4 @@ def test_an_uncaught_control_is_reported(staged: Stage):
 
 
 def _shifted(call: Call, by: int) -> Call:
-    from dataclasses import replace
-
     return replace(call, activation_B=tuple(index + by for index in call.activation_B))

@@ -14,7 +14,7 @@ from alora.identity.capture import capture
 from alora.identity.certify import certify
 from alora.identity.compare import PREFIX, adapted_modules, record_active
 from alora.identity.controls import Control
-from tests.integration.identity.subjects import opt_base, stage, toy_base, toy_prompts, write_adapter
+from tests.integration.identity.subjects import adapted, opt_base, stage, toy_base, toy_prompts, write_adapter
 
 QUICK = IdentitySettings(dtypes=["float32"], negative_controls=False)
 
@@ -39,8 +39,7 @@ def _scaled(folder: Path, factor) -> Path:
 )
 @pytest.mark.parametrize("family", ["qwen3", "gemma3"])
 def test_a_partly_absent_adapter_fails_and_each_absent_module_is_named(family, absent, tmp_path: Path):
-    base = toy_base(family)
-    folder = write_adapter(base, tmp_path / "adapter")
+    base, folder = adapted(tmp_path, family)
     certificate = certify(base, _scaled(folder, lambda name: float(not absent(name))), toy_prompts(), QUICK)
     named = [finding.detail.split(":")[0] for finding in certificate.dtypes[0].findings if finding.check == "module"]
     assert sorted(named) == [name for name in load_adapter(folder).tensors if absent(name)]
@@ -48,8 +47,7 @@ def test_a_partly_absent_adapter_fails_and_each_absent_module_is_named(family, a
 
 
 def test_a_head_that_is_adapted_is_looked_at_too(tmp_path: Path):
-    base = toy_base("qwen3")
-    folder = write_adapter(base, tmp_path / "adapter", targets=("k_proj", "lm_head"))
+    base, folder = adapted(tmp_path, targets=("k_proj", "lm_head"))
     assert certify(base, folder, toy_prompts(), QUICK).failures == ()
     certificate = certify(base, _scaled(folder, lambda name: float(name != "lm_head")), toy_prompts(), QUICK)
     assert [finding.detail.split(":")[0] for finding in certificate.dtypes[0].findings] == ["lm_head"]
@@ -110,8 +108,7 @@ def test_one_dtype_that_fails_is_enough(tmp_path: Path):
 
 
 def test_one_cached_prefix_of_several_that_changes_is_enough(tmp_path: Path):
-    base = toy_base("qwen3")
-    folder = write_adapter(base, tmp_path / "adapter")
+    base, folder = adapted(tmp_path)
 
     def scribble(_module, _inputs, keywords):
         cache = keywords["past_key_values"]
@@ -129,8 +126,7 @@ def test_one_cached_prefix_of_several_that_changes_is_enough(tmp_path: Path):
 
 def test_a_run_by_pefts_search_that_differs_is_enough(tmp_path: Path, monkeypatch):
     """PEFT tells the right place, and starts one token after it."""
-    base = toy_base("qwen3")
-    folder = write_adapter(base, tmp_path / "adapter")
+    base, folder = adapted(tmp_path)
     found = variants.calculate_alora_offsets
     monkeypatch.setattr(variants, "calculate_alora_offsets", lambda *a, **k: [one - 1 for one in found(*a, **k)])
     certificate = certify(base, folder, toy_prompts(), QUICK)

@@ -1,21 +1,14 @@
 """A cached prefix handed to the adapter: the bytes stay, the logits follow; and each way to break that is seen."""
 
-import pytest
 import torch
 
 from alora.identity.capture import capture
 from alora.identity.certify import BOUNDS, hand_over
-from tests.integration.identity.subjects import DTYPES, Stage, stage, toy_base, write_adapter
-from tests.toy_models import FAMILIES
+from tests.integration.identity.subjects import Stage
+from tests.integration.identity.test_controls import staged
 
+__all__ = ["staged"]
 CONVERSATION = 2  # the longer of the two prompts: 40 tokens of prefix, far beyond the sliding window
-
-
-@pytest.fixture(scope="module", params=[(family, dtype) for family in FAMILIES for dtype in DTYPES], ids=str)
-def staged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    family, dtype = request.param
-    base = toy_base(family)
-    return stage(base, write_adapter(base, tmp_path_factory.mktemp(family) / "adapter"), dtype)
 
 
 def full_logits(staged: Stage, call) -> torch.Tensor:

@@ -45,21 +45,10 @@ def test_a_config_chooses_no_attention(folder, kernel):
     assert [model.config._attn_implementation for model in models] == ["sdpa"] * 3
 
 
-def other(file):
-    """Weights of another base."""
-    toy_model("qwen3", seed=2, vocab=len(toy_tokenizer("qwen3"))).save_pretrained(file.parent / "other")
-    (file.parent / "other/model.safetensors").rename(file)
-
-
-def named(folder):
-    other(folder / "other.safetensors")
-    (folder / "other.safetensors").rename(folder / "other" / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": "other/model.safetensors"}))
-
-
 def test_weights_that_other_loaders_would_not_read_are_not_loaded(folder):
     """What else they would read, ``unit/base/test_weight_files.py`` has."""
-    named(folder)
+    toy_model("qwen3", seed=2, vocab=len(toy_tokenizer("qwen3"))).save_pretrained(folder / "other")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": "other/model.safetensors"}))
     with pytest.raises(BaseError, match="transformers_weights"):
         load_base(BaseSettings(source=str(folder), device="cpu", dtype="float32"), progress=False)

@@ -21,8 +21,8 @@ LONG = {"rope_type": "longrope", "rope_theta": 10000.0}
     "parameters", [DYNAMIC, LONG, {"full_attention": DYNAMIC, "sliding_attention": {"rope_type": "default"}}]
 )
 def test_rope_that_depends_on_the_prompts_length(parameters):
-    config = LlamaConfig()
-    config.rope_parameters = parameters
+    config = Gemma3Config(vision_config={"num_hidden_layers": 1}) if "full_attention" in parameters else LlamaConfig()
+    config.get_text_config().rope_parameters = parameters
     with pytest.raises(BaseError, match=r"(dynamic|longrope) RoPE"):
         _refuse_by_name(config, "somewhere")
 
@@ -55,11 +55,3 @@ def test_the_config_counts_and_its_origin_does_not():
     assert digest(rope_parameters={"rope_type": "default", "rope_theta": 50.0}) != digest()
     assert digest(rms_norm_eps=1e-3) != digest()
     assert digest(dtype="bfloat16", name_or_path="elsewhere", attn_implementation="eager") == digest()
-
-
-def test_rope_that_depends_on_the_prompts_length_in_a_nested_config():
-    kinds = {"full_attention": LONG | {"factor": 2.0}, "sliding_attention": {"rope_type": "default"}}
-    config = Gemma3Config(vision_config={"num_hidden_layers": 1})
-    config.text_config.rope_parameters = kinds
-    with pytest.raises(BaseError, match="longrope RoPE"):
-        _refuse_by_name(config, "somewhere")

@@ -78,13 +78,6 @@ def test_labels_that_are_filled_in_are_read_back(place, source, tmp_path, monkey
     assert "somebody may have labelled it" in capsys.readouterr().err
 
 
-def test_another_log_leaves_no_file(place, tmp_path, capsys):
-    other = log(tmp_path, ROWS - 1)
-    assert main(["label", f"verdicts={place}", f"data={other}", f"output={tmp_path / 'rows.jsonl'}"]) == 2
-    assert "holds other rows" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir() if "rows" in path.name] == []
-
-
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows", "link.jsonl"])
 def test_rows_to_label_are_json_lines_in_a_new_file(name, place, source, tmp_path, capsys):
     (tmp_path / "link.jsonl").symlink_to("nowhere.jsonl")

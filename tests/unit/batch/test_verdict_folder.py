@@ -17,17 +17,6 @@ from alora.errors import ConfigError, DataError, RunError
 from tests.unit.batch.cases import POLICIES, TIMED, log, scored
 
 
-def test_what_a_writer_that_died_left_is_gone_when_the_job_is_done(tmp_path):
-    """On a cluster the others go on, so no new start sweeps it away."""
-    asked = {policy: {"adapter": "0a" * 32, "threshold": 0.5} for policy in POLICIES}
-    job = {"rows": 1, "rows_digest": "", "policies": asked, "shard_rows": 4}
-    with VerdictFolder(tmp_path / "v", job) as folder:
-        (tmp_path / "v/.verdicts-00000.parquet.0123abcd.alora-part").write_text("half")
-        folder.write(0, [scored(0, {"id": "c0", "at": None}, lambda *_: 0.2, 0.5)])
-        assert folder.finish() == {"scored": 1, "rejected": 0, "flagged": {"advice": 0, "refunds": 0}}
-    assert {path.name for path in (tmp_path / "v").iterdir()} == {"manifest.json", "verdicts-00000.parquet"}
-
-
 @pytest.fixture
 def killed(tmp_path) -> Callable[[], VerdictFolder]:
     """A job of three shards that was killed when all were there but one; called, it goes on."""

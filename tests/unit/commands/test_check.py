@@ -128,19 +128,6 @@ def test_a_battery_with_a_file_for_each_policy(tmp_path, base, capsys):
     assert any(line.split()[:4] == ["red", "violation", "/", "ok"] for line in out.splitlines())
 
 
-@pytest.mark.parametrize(("positives", "code"), [(9, 1), (10, 0)])
-def test_a_threshold_needs_ten_positives(positives, code, tmp_path, base, capsys):
-    held = [row(f"held {'x' * number}", "violation" if number < positives else "ok") for number in range(60)]
-    data = DataSettings(
-        train=write(tmp_path, "train.jsonl", rows()), validation=write(tmp_path, "validation.jsonl", held)
-    )
-    assert run(recipe(base, data, json=True)) == 0  # as training goes on
-    report = json.loads(capsys.readouterr().out)
-    assert ("FEW_POSITIVES" in [finding["code"] for finding in report["findings"]]) is (code == 1)
-    assert run(recipe(base, data, strict=True)) == code
-    capsys.readouterr()
-
-
 def test_rows_as_tokens(tmp_path, base, capsys):
     content = [*rows(200)]
     content[0] = row("talk \x1b[2J " + "word " * 200 + "end", "violation")

@@ -128,19 +128,10 @@ def test_what_a_run_and_a_bundle_make_again_is_no_place_for_a_report(tmp_path, m
     (tmp_path / "shipped/alora.json").write_text("{}")
     for name in ("run.yaml", "inputs.json"):
         (run / name).write_text("")
-    places = (
-        "run/bundle",
-        "run/battery",
-        "run/battery/red",
-        "run/policies/red",
-        "run/checkpoints",
-        "shipped",
-        "shipped/x",
-    )
-    for place in places:
-        for homes in ((), (tmp_path / place,)):
+    for place in ("bundle", "battery", "battery/red", "policies/red", "checkpoints", "../shipped", "../shipped/x"):
+        for homes in ((), (run / place,)):
             with pytest.raises(ConfigError, match="holds its own files alone; give another output="):
-                report_file_in(str(tmp_path / place / "mine.json"), "evaluation.json", *homes)
+                report_file_in(str(run / place / "mine.json"), "evaluation.json", *homes)
     for place in ("run", "run/mine", "battery", "mine"):
         assert report_file(tmp_path / place / "mine.json") == tmp_path / place / "mine.json"
     monkeypatch.chdir(tmp_path)

@@ -58,12 +58,6 @@ def test_recipe_files_are_found_from_here(tmp_path):
         assert found.overrides == (f'recipe="{tmp_path}/one.yaml",quickstart,"{tmp_path}/two words.yaml"',)
 
 
-@pytest.mark.parametrize(("verb", "used"), [("train", True), ("generate", True), ("score", False), ("new", False)])
-def test_recipe_in_the_working_folder(verb, used, tmp_path):
-    (tmp_path / "recipe.yaml").write_text("name: x\n")
-    assert bool(read_arguments(verb, [], tmp_path).recipe_files) is used
-
-
 @pytest.mark.parametrize(
     "text", ["", "a b", "a\\b", "ends\\", "two\\\\", 'say "no"', '\\"', "it's", "[a, b]", "{a: b}"]
 )

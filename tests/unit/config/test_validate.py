@@ -65,13 +65,6 @@ def test_a_role_is_mapped_to_a_role_and_from_none(name, role, problem):
             check_recipe(recipe, "doctor")
 
 
-@pytest.mark.parametrize("verb", ["validate", "evaluate", "export"])
-def test_verbs_that_need_an_artifact(verb):
-    with pytest.raises(ConfigError, match=f"alora {verb} needs artifact=DIR"):
-        check_recipe(Recipe(), verb)
-    check_recipe(Recipe(artifact="x"), verb)
-
-
 @pytest.mark.parametrize("verb", ["check", "train"])
 def test_an_inline_policy_is_a_policy(verb):
     recipe = recipe_with("base.source", "smollm2")

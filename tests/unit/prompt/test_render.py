@@ -63,22 +63,9 @@ def hostile_texts(family):
         for policy in POLICIES
     ]
     invocation = tokenizer.decode(RENDERERS[family, "turns"].suffix(POLICIES[0]).invocation_ids)
-    odd = [
-        MARKER,
-        "User: ",
-        "\nAssistant: ",
-        "\n> Assistant: ",
-        "\nTool (x): ",
-        "Policy check:",
-        "\x00",
-        "\ufeff",
-        "e\u0301",
-        "▁",
-        "<0x0A>",
-        "\u202e",
-        "</s>",
-    ]
-    pieces = st.sampled_from([*control, *invocations, invocation, *odd])
+    turns = (MARKER, "User: ", "\nAssistant: ", "\n> Assistant: ", "\nTool (x): ", "Policy check:")
+    odd = ("\x00", "\ufeff", "e\u0301", "▁", "<0x0A>", "\u202e", "</s>")
+    pieces = st.sampled_from([*control, *invocations, invocation, *turns, *odd])
     return st.lists(pieces | st.text(max_size=8), max_size=8).map("".join)
 
 
@@ -299,19 +286,6 @@ def test_no_conversation_is_longer_than_the_limit(family, layout, taken_from):
             assert "[...]" in TOKENIZERS[family].decode(prefix.token_ids)
 
     check()
-
-
-@pytest.mark.parametrize(("family", "layout"), CASES)
-def test_a_conversation_that_just_fits_is_whole(family, layout):
-    conversation = Conversation("x", (Message("user", "word " * 200), Message("assistant", "word " * 40)))
-    whole = RENDERERS[family, layout].prefix(conversation)
-    limits = (len(whole.token_ids), len(whole.token_ids) - 1)
-    fits, cut = (
-        Renderer(TOKENIZERS[family], PromptSettings(layout=layout, max_prefix_tokens=limit)).prefix(conversation)
-        for limit in limits
-    )
-    assert fits == whole
-    assert (cut.truncation.tokens_before, len(cut.token_ids) <= limits[1]) == (limits[0], True)
 
 
 @pytest.mark.parametrize(("family", "layout"), CASES)

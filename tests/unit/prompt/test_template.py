@@ -43,14 +43,6 @@ def test_a_template_that_insists_on_alternation_gets_any_conversation(messages, 
             tokenizer.apply_chat_template([{"role": roles[m], "content": "1"} for m in messages])
 
 
-def test_a_template_without_system_turns_gets_the_text_in_the_first_user_turn():
-    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-    tokenizer = with_template(refuses + LOOP.format(body="{{ '<' + m.role + '>' + m.content + '</>' }}"))
-    parts = take_apart(tokenizer)
-    assert (parts.head, parts.folded_system) == ("<user>", "\n\n")
-    assert (parts.open["user"], parts.close["user"], parts.generation) == ("<user>", "</>", "<A>")
-
-
 def test_a_template_that_ends_the_user_turn_with_the_answer_header():
     """Mistral's shape: the system text moves to the last user turn, and nothing opens an answer."""
     body = (

@@ -48,13 +48,6 @@ def test_a_cut_keeps_the_ends_in_order_within_the_budget(turns, budget, taken_fr
         assert not head
 
 
-def test_a_turn_cut_through_shows_the_marker_once():
-    (turn,) = fit([Turn("user", tuple(range(100)), 3, kept=True)], 40, "middle", MARKER)
-    assert turn.token_ids[:5] == (0, 1, 2, 3, 4)
-    assert turn.token_ids[-2:] == (98, 99)
-    assert turn.token_ids.count(MARKER[0]) == 1
-
-
 def test_a_system_text_that_goes_leaves_a_marker_in_its_turn():
     turns = [Turn("system", tuple(range(50)), kept=True), Turn("user", tuple(range(50)), 4)]
     cut = fit(turns, 40, "start", MARKER)
