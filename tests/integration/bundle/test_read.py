@@ -90,6 +90,15 @@ def other_digest(folder: Path) -> None:
     resign(folder, lambda manifest: manifest.update(adapter_digest="0" * 64))
 
 
+def signed(**changed):
+    """The manifest says otherwise, under a right digest."""
+    return lambda folder: resign(folder, lambda manifest: manifest.update(changed))
+
+
+def of_certificate(**changed):
+    return lambda folder: resign(folder, lambda manifest: manifest["certificate"].update(changed))
+
+
 DAMAGE = {
     "a certificate of another adapter": (
         lambda f: change_certificate(f, lambda c: c.update(adapter_digest="0" * 64)),
@@ -112,11 +121,8 @@ DAMAGE = {
         lambda f: edit(f / "alora.json", lambda m: m["operating_point"].update(threshold=0.01)),
         r"alora.json was changed after it was written",
     ),
-    "newer schema": (
-        lambda f: resign(f, lambda m: m.update(schema_version=2)),
-        r"schema_version is 2, and this alora reads 1; upgrade",
-    ),
-    "marker false": (lambda f: resign(f, lambda m: m.update(activated=False)), r"says that this is a plain LoRA"),
+    "newer schema": (signed(schema_version=2), r"schema_version is 2, and this alora reads 1; upgrade"),
+    "marker false": (signed(activated=False), r"says that this is a plain LoRA"),
     "suffix shifted": (lambda f: resign(f, lambda m: m["suffix"]["token_ids"].pop(0)), r"not a valid manifest"),
     "path outside": (
         lambda f: resign(f, lambda m: m["files"].update({"../../passwd": {"size": 1, "sha256": ""}})),
@@ -127,20 +133,11 @@ DAMAGE = {
         r"template_kwargs.chat_template: ",
     ),
     "logits of three labels": (third_logit, r"golden.jsonl has not one logit per label"),
-    "other digest": (
-        lambda f: resign(f, lambda m: m.update(adapter_digest="0" * 64)),
-        r"the adapter's digest is 000000000000, the certificate's is",
-    ),
+    "other digest": (signed(adapter_digest="0" * 64), r"the adapter's digest is 000000000000, the certificate's is"),
     "other digest, also in the certificate": (other_digest, r"not the adapter that was"),
-    "no certificate": (lambda f: resign(f, lambda m: m.update(certificate=None)), r"has no KV identity certificate"),
-    "failed certificate": (
-        lambda f: resign(f, lambda m: m["certificate"].update(passed=False)),
-        r"a KV identity certificate that failed",
-    ),
-    "another certificate": (
-        lambda f: resign(f, lambda m: m["certificate"].update(sha256="0" * 64)),
-        r"is not the certificate that alora.json names",
-    ),
+    "no certificate": (signed(certificate=None), r"has no KV identity certificate"),
+    "failed certificate": (of_certificate(passed=False), r"a KV identity certificate that failed"),
+    "another certificate": (of_certificate(sha256="0" * 64), r"is not the certificate that alora.json names"),
     "missing manifest": (lambda f: (f / "alora.json").unlink(), r"no alora.json.*alora export"),
 }
 

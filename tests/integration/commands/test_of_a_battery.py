@@ -98,15 +98,6 @@ def test_export_and_fleet_of_one_policy(place, tmp_path, capsys):
     assert [one["policy"] for one in found["evaluations"]] == [one["policy"] for one in found["drifts"]] == ["blue"]
 
 
-def test_validate_every_bundle(place, tmp_path, capsys):
-    report = tmp_path / "report.json"
-    assert main(["validate", at(place, "run"), f"output={report}", *QUICK[-4:-2]]) == 0
-    assert "KV identity holds for 2 of 2 adapters" in capsys.readouterr().out
-    written = json.loads(report.read_text())
-    assert (written["passed"], written["failures"], list(written["certificates"])) == (True, {}, ["red", "blue"])
-    assert all(certificate["passed"] for certificate in written["certificates"].values())
-
-
 def damaged(folder):
     (folder / WEIGHTS_FILE).write_bytes((folder / WEIGHTS_FILE).read_bytes()[:-9])
 

@@ -61,6 +61,14 @@ class Says:
         return None
 
 
+ERRORS = {
+    "raises": RuntimeError("worker fell over"),
+    "times out": TimeoutError(),
+    "dead": EngineDead("the engine is dead"),
+    "full": Overloaded("the engine takes no more"),
+}
+
+
 class Faulty:
     """Answers the first policy rightly and fails on the second, in the way that ``fault`` names."""
 
@@ -71,16 +79,10 @@ class Faulty:
         try:
             async for reading in self.right.read(prefix, asked[:1], request):
                 yield reading
-            if self.fault == "raises":
-                raise RuntimeError("worker fell over")
-            if self.fault == "times out":
-                raise TimeoutError
+            if self.fault in ERRORS:
+                raise ERRORS[self.fault]
             if self.fault == "hangs":
                 await asyncio.Event().wait()
-            if self.fault == "dead":
-                raise EngineDead("the engine is dead")
-            if self.fault == "full":
-                raise Overloaded("the engine takes no more")
             logits = {"nan": (math.nan, 0.0), "short": (1.0,), "long": (1.0, 2.0, 3.0), "inf": (math.inf, 0.0)}
             if self.fault in logits:
                 yield Reading(1, logits[self.fault])

@@ -223,15 +223,6 @@ def test_a_policy_on_the_last_turn_asks_about_it_behind_the_same_prefix_and_invo
     assert ["last turn" in TOKENIZERS["qwen3"].decode(suffix.token_ids) for suffix in (whole, last)] == [False, True]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_invocation_is_the_same_for_every_policy_and_opens_with_the_turn(family):
-    suffixes = [RENDERERS[family, "turns"].suffix(policy) for policy in POLICIES]
-    assert len({suffix.invocation_ids for suffix in suffixes}) == 1
-    assert [len(suffix.label_token_ids) for suffix in suffixes] == [2, 3]
-    assert suffixes[0].invocation_ids[0] in control_ids(family)
-    assert TOKENIZERS[family].decode(suffixes[0].invocation_ids).endswith("Policy check:")
-
-
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
