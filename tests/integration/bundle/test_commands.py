@@ -167,19 +167,6 @@ def test_a_battery_and_a_list_of_bundles_are_scored_in_one_pass(bundle, contents
     assert found[0][0]["probability"] == pytest.approx(expected(contents), abs=1e-6)
 
 
-def test_evaluate_a_bundle(bundle, place, tmp_path, capsys):
-    report = tmp_path / "report.json"
-    command = ["evaluate", f"artifact={bundle}", f"base.source={place / 'base'}", f"output={report}"]
-    rows = place / "rows.jsonl"
-    assert main([*command, f"data.test={rows}", f"data.train={rows}", "evaluation.bootstrap=50"]) == 0
-    own, words = read_evaluations(report)
-    assert (own.method, words.method) == ("alora", "bag_of_words")
-    assert own.metrics.rows == 24
-    assert own.operating_point == load_bundle(bundle).manifest.operating_point
-    assert words.adapter_digest is None
-    assert f"{own.metrics.value('auroc'):.3f}" in capsys.readouterr().out
-
-
 def test_evaluate_a_bare_adapter_is_uncalibrated(place, tmp_path, capsys):
     rows = f"data.test={place / 'rows.jsonl'}"
     command = ["evaluate", f"artifact={place / 'adapter'}", rows, "evaluation.bootstrap=0"]

@@ -110,14 +110,14 @@ def test_a_setting_that_would_change_nothing_is_refused(trained, place, capsys, 
     """Its user would take the figures for those of the setting."""
     given = ["evaluate", f"artifact={place / of}", f"base.source={trained / 'base'}", "data.columns.label=human"]
     given += [f"data.test={place / 'test.jsonl'}", f"output={place / 'out'}", "evaluation.bootstrap=5"]
-    for setting in (
-        ["prompt.layout=turns"],
-        ["prompt=turns"],
-        ["prompt.max_prefix_tokens=20"],
-        ["base.template_kwargs.enable_thinking=true"],
-        ["policy.title=Other", "policy.rule=Other."],
-    ):
-        assert main([*given, *setting]) == 2, setting
+    one = (
+        "prompt.layout=turns",
+        "prompt=turns",
+        "prompt.max_prefix_tokens=20",
+        "base.template_kwargs.enable_thinking=true",
+    )
+    for setting in (*one, "policy.title=Other policy.rule=Other."):
+        assert main([*given, *setting.split()]) == 2, setting
         assert not (place / "out").exists()
     assert "keeps to" in capsys.readouterr().err
     assert main([*given, "prompt.layout=transcript", "prompt.max_prefix_tokens=400"]) == 0

@@ -82,13 +82,19 @@ def test_what_was_said_is_read_whatever_its_form(seeing, path, name):
     assert "greet" not in seen[0]
 
 
+def trained_with(base, folder, **reading):
+    """A bundle that reads conversations so, which its settings say too, and its guard."""
+    made = replace(make_contents(base, folder / "adapter"), **reading)
+    bundle = load_bundle(write_bundle(made, folder / "advice", golden_rows=1).folder)
+    recipe = Recipe(artifact=str(bundle.folder))
+    told = settings_as_trained(recipe, find_artifact(recipe.artifact))
+    assert {name: getattr(told, name) for name in reading} == reading
+    return bundle, GuardCore([Served.of(bundle)], bundle.renderer(base), PackedReader(base, [bundle]))
+
+
 @pytest.mark.parametrize(("reasoning", "words"), [("leave_out", None), ("read", "They greet."), ("refuse", None)])
 def test_t1_the_bundle_says_what_becomes_of_reasoning(base, tmp_path, reasoning, words):
-    made = replace(make_contents(base, tmp_path / "adapter"), reasoning=reasoning)
-    bundle = load_bundle(write_bundle(made, tmp_path / "advice", golden_rows=1).folder)
-    recipe = Recipe(artifact=str(bundle.folder))
-    assert settings_as_trained(recipe, find_artifact(recipe.artifact)).reasoning == reasoning
-    guard = GuardCore([Served.of(bundle)], bundle.renderer(base), PackedReader(base, [bundle]))
+    bundle, guard = trained_with(base, tmp_path, reasoning=reasoning)
     chat = [HI, REASONING["reasoning_content"], REFUND]
     with TestClient(make_app(guard)) as client:
         answer = client.post("/v1/guard", json={"messages": chat})
@@ -109,13 +115,9 @@ def test_policies_that_read_conversations_otherwise_share_no_prefix(bundles, set
 
 @pytest.mark.parametrize("system", ["read", "leave_out"])
 def test_t6_the_bundle_says_whether_a_system_turn_is_judged(base, tmp_path, monkeypatch, system):
-    made = replace(make_contents(base, tmp_path / "advice adapter"), system=system)
-    bundle = load_bundle(write_bundle(made, tmp_path / "advice", golden_rows=1).folder)
-    recipe, turns = Recipe(artifact=str(bundle.folder)), [{"role": "developer", "content": "Be brief."}, HI]
-    assert settings_as_trained(recipe, find_artifact(recipe.artifact)).system == system
-    with TestClient(
-        make_app(GuardCore([Served.of(bundle)], bundle.renderer(base), PackedReader(base, [bundle])))
-    ) as app:
+    bundle, guard = trained_with(base, tmp_path, system=system)
+    turns = [{"role": "developer", "content": "Be brief."}, HI]
+    with TestClient(make_app(guard)) as app:
         whole, alone = (app.post("/v1/guard", json={"messages": each}).json() for each in (turns, turns[1:]))
     assert (whole["verdicts"] == alone["verdicts"]) is (system == "leave_out")
     module = sys.modules[alora.load.__module__]

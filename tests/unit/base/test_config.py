@@ -1,4 +1,4 @@
-"""Every tensor that a base's config names is loaded; and what a base has room for: prompts after truncation, ranks."""
+"""Every tensor that a base's config names is loaded; and what a base has room for: prompts after truncation."""
 
 import json
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file, save_file
 
-from alora.base.config import longest_input, require_rank, require_room, require_room_for, too_long_prompts
+from alora.base.config import longest_input, require_room, require_room_for, too_long_prompts
 from alora.base.load import load_base
 from alora.config.schema import BaseSettings, PromptSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
@@ -71,6 +71,9 @@ def with_config(**values):
     return SimpleNamespace(config=config)
 
 
+SCALED = {"factor": 4.0, "original_max_position_embeddings": 320}
+
+
 @pytest.mark.parametrize(
     ("values", "limit"),
     [
@@ -78,13 +81,7 @@ def with_config(**values):
         ({}, None),
         ({"max_position_embeddings": None}, None),
         ({"text_config": SimpleNamespace(max_position_embeddings=70)}, 70),
-        (
-            {
-                "max_position_embeddings": 400,
-                "rope_parameters": {"factor": 4.0, "original_max_position_embeddings": 320},
-            },
-            1280,
-        ),
+        ({"max_position_embeddings": 400, "rope_parameters": SCALED}, 1280),
         ({"max_position_embeddings": 400, "rope_parameters": {"sliding": {"factor": 9.0}}}, 400),
     ],
     ids=["plain", "no limit", "null", "nested", "scaled", "per layer"],
@@ -120,30 +117,20 @@ def test_a_title_that_fills_the_base_costs_its_own_policy_alone():
 
 
 def test_the_last_position_is_room_and_the_next_is_none():
-    one, renderer = (
-        row(200, "train.jsonl:1"),
-        Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=60_000, instruction="title")),
-    )
+    def renderer_of(limit):
+        return Renderer(toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=limit, instruction="title"))
+
+    one, renderer = row(200, "train.jsonl:1"), renderer_of(60_000)
     suffix, longer = (renderer.suffix(policy) for policy in (POLICY, Policy("q", "Title " * 9, "Rule")))
     prefix = renderer.prefix(one.conversation)
     size = len(prefix.token_ids) + len(suffix.token_ids)
     exact, less = (with_config(max_position_embeddings=limit) for limit in (size, size - 1))
     require_room(exact, renderer, [one], {"p": suffix})
     require_room_for(exact, prefix, [suffix])
-    whole = Renderer(
-        toy_tokenizer("qwen3"), PromptSettings(max_prefix_tokens=len(prefix.token_ids), instruction="title")
-    )
-    for made in (renderer, whole):
+    for made in (renderer, renderer_of(len(prefix.token_ids))):
         with pytest.raises(ConfigError, match=f"takes {size - 1}"):
             require_room(less, made, [one], {"p": suffix})
     with pytest.raises(ConfigError, match=f"takes {size - 1}"):
         require_room_for(less, prefix, [suffix])
     with pytest.raises(ConfigError, match=f"takes {size}"):
         require_room_for(exact, prefix, [suffix, longer])
-
-
-def test_a_rank_above_the_hidden_size():
-    model = toy_model("qwen3", vocab=len(toy_tokenizer("qwen3")))
-    require_rank(model, 32)
-    with pytest.raises(ConfigError, match=r"adapter\.rank is 33, above the base's hidden size of 32"):
-        require_rank(model, 33)
