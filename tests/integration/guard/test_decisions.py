@@ -80,8 +80,3 @@ def test_input_is_read_as_the_conversation_that_it_is(client, decide):
 def test_another_question_is_400(decide, question, words):
     with pytest.raises(openai.BadRequestError, match=words):
         decide(question)
-
-
-def test_another_model_is_404(decide):
-    with pytest.raises(openai.NotFoundError, match="gpt-6-luna"):
-        decide(predicate("policy:advice"), model="gpt-6-luna")

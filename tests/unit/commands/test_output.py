@@ -39,17 +39,14 @@ def test_received_text_does_not_steer_the_terminal(capsys):
     assert json.loads(capsys.readouterr().out) == {"id": hostile}
 
 
+VERDICTS = '{"conversation": "c", "prefix_tokens": 1, "truncation": null'
 NO_REPORTS = {
     "a conversation": '{"messages": [{"role": "user", "content": "Hi"}]}',
     "rows": '{"messages": []}\n{"messages": []}\n',
     "a text": "Dear diary",
     "rows of one's own": '{"conversation": [{"role": "user", "content": "Hi"}], "verdicts": {"anna": "ok"}}',
-    "verdicts with a column of one's own": (
-        '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": [], "human": "ok"}'
-    ),
-    "verdicts with a word in one": (
-        '{"conversation": "c", "prefix_tokens": 1, "truncation": null, "verdicts": [{"policy": "p", "human": "ok"}]}'
-    ),
+    "verdicts with a column of one's own": f'{VERDICTS}, "verdicts": [], "human": "ok"}}',
+    "verdicts with a word in one": f'{VERDICTS}, "verdicts": [{{"policy": "p", "human": "ok"}}]}}',
 }
 REPORTS = {
     "verdicts": {"conversation": "c", "prefix_tokens": 1, "truncation": None, "verdicts": []},

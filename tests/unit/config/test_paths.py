@@ -38,12 +38,6 @@ def test_everything_missing_is_listed_with_every_place(places):
     assert "base.source: there is no folder './model'" in text
 
 
-def test_what_the_verb_does_not_read_may_be_missing(places):
-    recipe = Recipe()
-    recipe.data.train = "rows.jsonl"
-    assert absolute_paths(recipe, "score", places).data.train == str(places[0] / "rows.jsonl")
-
-
 @pytest.mark.parametrize("value", ["-", "hub:name/of/set:train"])
 def test_standard_input_and_hub_sets_stay(value, places):
     recipe = Recipe()
