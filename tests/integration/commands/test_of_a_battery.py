@@ -1,4 +1,4 @@
-"""check, train, validate, evaluate and score on a battery with a file for each policy, by its run and by its folder."""
+"""check, train, validate, evaluate on a battery with a file for each policy, by its run and by its folder."""
 
 import json
 import shutil
@@ -14,14 +14,13 @@ from tests.toy_recipe import QUICK, toy_base_folder, toy_rows
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """``base/``, ``red.train.jsonl`` and so on, ``policies.yaml``, ``talk.json`` and the finished ``run/``."""
+    """``base/``, ``red.train.jsonl`` and so on, ``policies.yaml`` and the finished ``run/``."""
     place = tmp_path_factory.mktemp("battery")
     toy_base_folder(place / "base")
     for number, name in enumerate(("red", "blue")):
         toy_rows(place / f"{name}.train.jsonl", 48, seed=number, policy=name)
         toy_rows(place / f"{name}.test.jsonl", 20 + 4 * number, seed=10 + number, policy=name)
     (place / "policies.yaml").write_text("- {id: red, title: No red}\n- {id: blue, title: No blue}\n")
-    (place / "talk.json").write_text(json.dumps({"messages": [{"role": "user", "content": "message 3 says red"}]}))
     assert main(["check", *recipe(place)]) == 0
     assert main(["train", *recipe(place)]) == 0
     return place

@@ -37,7 +37,6 @@ REASONING = {  # T1, and T2's blocks: a reasoning model's turn, in the forms in 
     "tags": {**SAID, "content": f"<think>They greet.</think>\n{HELLO}"},
     "blocks": {**SAID, "content": [THINKING, {"type": "text", "text": HELLO}]},
 }
-CALL = {"id": "t", "type": "function", "function": {"name": "find", "arguments": '{"q":7}'}}
 SAME = {  # what comes in: the same in OpenAI's plainest form
     **{f"T1 {form}": ([HI, turn, REFUND], [HI, SAID, REFUND]) for form, turn in REASONING.items()},
     "T1 reasoning alone": ([HI, {"role": "assistant", "content": "", "reasoning": "Hm"}, REFUND], [HI, REFUND]),

@@ -84,10 +84,6 @@ def test_a_time_column_that_no_row_has_is_refused_before_anything_is_scored(tmp_
     assert survey(str(source), TIMED).count == 1
 
 
-def long(file: Path) -> None:
-    pyarrow.parquet.write_table(pyarrow.concat_tables([pyarrow.parquet.read_table(file)] * 1000), file)
-
-
 def empty(file: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.parquet.read_table(file).slice(0, 0), file)
 
