@@ -9,7 +9,7 @@ from alora.client.guard import SESSION, session_id
 from alora.errors import CheckFailed, ConfigError
 from alora.guard.standalone import make_app
 from tests.integration.guard.conftest import MESSAGES, listening
-from tests.unit.test_transport import server
+from tests.unit.llm.endpoint import endpoint
 
 
 @pytest.fixture
@@ -44,9 +44,10 @@ def test_no_answer_is_an_error(url, monkeypatch):
         guard.check(MESSAGES)
     with alora.Guard("http://127.0.0.1:1") as guard, pytest.raises(ConfigError, match="does not answer"):
         guard.check(MESSAGES)
-    with server() as (other, seen), alora.Guard(other) as guard, pytest.raises(CheckFailed, match="is not a guard"):
+    no_guard = pytest.raises(CheckFailed, match="is not a guard")
+    with endpoint(lambda *_: {"data": []}) as other, alora.Guard(other.url) as guard, no_guard:
         guard.check(MESSAGES)
-    assert seen[0][1][SESSION] == session_id(MESSAGES)
+    assert other.headers[0][SESSION] == session_id(MESSAGES)
 
 
 def test_a_guard_that_is_gone_costs_no_request(url):
