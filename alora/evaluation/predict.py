@@ -24,9 +24,9 @@ from alora.verdict import OperatingPoint, highest
 
 Answers = Sequence[Sequence[Iterable[SupportsFloat]]]
 MAX_TOKENS = ScoringSettings().max_tokens
-# How the slope that fits an adapter's logits grows with its rows, measured on 18 trainings of 100 or 240 rows in three
-# folds: on test rows it was 1.3 times (median) the slope that fits the folds' answers (docs/accuracy.md).
-SURER = 0.65
+# The exponent by which the slope that fits an adapter's logits grows with its rows, measured on 18 trainings of 100 or
+# 240 rows: on test rows that slope was 1.3 times (median) the one that fits three folds' answers (docs/accuracy.md).
+FOLD_SLOPE = 0.65
 
 
 class LabelScorer(Protocol):
@@ -78,10 +78,10 @@ def out_of_fold_predictions(
 ) -> Predictions:
     """What the folds' adapters answered to ``rows``, on the scale of the adapter that learnt from all of them. That
     adapter has seen ``folds / (folds - 1)`` times the rows, so it tells unseen ones apart better, and what fits the
-    folds' logits would leave its probabilities too close to a half (see :data:`SURER`)."""
+    folds' logits would leave its probabilities too close to a half (see :data:`FOLD_SLOPE`)."""
     folds = len({row.folds[policy.id] for row in rows})
     answered = held_out_predictions(policy, rows, logits_NL)
-    return replace(answered, logits_NL=answered.logits_NL * (1 - 1 / folds) ** SURER)
+    return replace(answered, logits_NL=answered.logits_NL * (1 - 1 / folds) ** FOLD_SLOPE)
 
 
 def labels_of(policy: Policy, rows: Sequence[LabelledConversation]) -> NDArray[np.int64]:

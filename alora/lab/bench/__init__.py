@@ -5,7 +5,7 @@
 2. The systems: :mod:`trainers` train; :mod:`systems` serve.
 3. :mod:`training` and :mod:`serving` are the benchmarks, :mod:`open_loop` the arrivals; :mod:`run` runs one of them.
 4. :mod:`harness` times all systems interleaved in shuffled rounds, with an A/A run among them.
-5. :mod:`reference` says what PEFT answers; :mod:`guards` refuse what must not be compared; :mod:`roofline` says what
+5. :mod:`reference` says what PEFT answers, :mod:`objections` what must not be compared, :mod:`roofline` what
    the machine could do at best.
 6. :mod:`record` keeps every sample; :mod:`bench_report` shows it.
 """

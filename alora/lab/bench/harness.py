@@ -1,6 +1,6 @@
 """The one measuring loop: every system once before the clock starts, then once a round, in an order drawn for every
-cell and round, every sample kept; and the ratios, where no guard objects (:mod:`~alora.lab.bench.guards`, which also
-judge the A/A run). A record can be judged again later, without base, engine or GPU.
+cell and round, every sample kept; and the ratios, where none of :mod:`~alora.lab.bench.objections` comes (they judge
+the A/A run too). A record can be judged again later, without base, engine or GPU.
 """
 
 import gc
@@ -15,7 +15,7 @@ import torch
 from tqdm.auto import tqdm
 
 from alora.config.schema import BaseSettings, BenchSettings
-from alora.lab.bench import guards
+from alora.lab.bench import objections
 from alora.lab.bench.record import AaRun, LoadRecord, Machine, Record
 from alora.lab.bench.reference import agreement
 from alora.lab.bench.trials import AA, Agreement, Cell, Objection, Ratio, Run, Trial, paired_ratio
@@ -149,7 +149,7 @@ class Benchmark(Protocol):
 def evaluate(cells: Sequence[Cell], bench: Benchmark) -> tuple[list[Cell], dict[str, AaRun]]:
     """The cells with their ratios, and the A/A run of every workload."""
     workloads = dict.fromkeys(cell.workload for cell in cells)
-    aa = {name: AaRun(*guards.aa_ratio([c for c in cells if c.workload == name])) for name in workloads}
+    aa = {name: AaRun(*objections.aa_ratio([c for c in cells if c.workload == name])) for name in workloads}
     judged = []
     for cell in cells:
         if cell.ours:
@@ -166,13 +166,13 @@ def evaluate(cells: Sequence[Cell], bench: Benchmark) -> tuple[list[Cell], dict[
 def _ratio(cell: Cell, ours: str, baseline: str, bench: Benchmark, aa: list[Objection]) -> Ratio:
     """How many times faster ours is than ``baseline``, or why there is no number."""
     fast, slow = cell.of(ours), cell.of(baseline)
-    refused = guards.unequal_work(fast, slow, baseline)
+    refused = objections.unequal_work(fast, slow, baseline)
     if not fast:
         return Ratio(ours, baseline, None, refused)
-    refused += guards.missing_rounds(fast, slow, baseline)
+    refused += objections.missing_rounds(fast, slow, baseline)
     for name in (ours, baseline):
         seconds = cell.mean(name, lambda run: run.seconds)
-        refused += [*bench.faults(cell, name), *guards.below_roofline(seconds, cell.roofline[name], name)]
+        refused += [*bench.faults(cell, name), *objections.below_roofline(seconds, cell.roofline[name], name)]
     refused = list(dict.fromkeys([*refused, *aa]))
     ratio = None if refused else paired_ratio([t.each for t in slow], [t.each for t in fast])
     times = []  # more tokens computed, more seconds of the roofline; of a piece
@@ -187,7 +187,7 @@ def judge(record: Record) -> Record:
     objects any more. What depends on the run itself (equal work, caches, rooflines, the A/A run) stays as it was."""
     if record.benchmark == "training":  # which compares gradients, and keeps none of them
         return record
-    tolerance = guards.VERDICT_TOLERANCE[record.base.dtype in ("bfloat16", "float16")]
+    tolerance = objections.VERDICT_TOLERANCE[record.base.dtype in ("bfloat16", "float16")]
     cells = [replace(cell, agreement=list(map(_again, cell.agreement))) for cell in record.cells]
     cells = [replace(cell, ratios=[_ratio_again(cell, one, tolerance) for one in cell.ratios]) for cell in cells]
     load = [replace(one, agreement=list(map(_again, one.agreement))) for one in record.load]
@@ -204,7 +204,7 @@ def _again(entry: Agreement) -> Agreement:
 
 
 def _refused(before: Sequence[Objection], entries: Sequence[Agreement], tolerance: float) -> list[Objection]:
-    verdicts = [one for entry in entries if entry.checked for one in guards.unequal_verdicts(entry, tolerance)]
+    verdicts = [one for entry in entries if entry.checked for one in objections.unequal_verdicts(entry, tolerance)]
     return list(dict.fromkeys([*verdicts, *(one for one in before if one.code not in OF_VERDICTS)]))
 
 

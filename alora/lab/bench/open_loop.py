@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from alora.config.schema import BenchSettings
-from alora.lab.bench import guards
+from alora.lab.bench import objections
 from alora.lab.bench.harness import Context
 from alora.lab.bench.record import LoadRecord, OfferedRate
 from alora.lab.bench.reference import Key, References, steadiness
@@ -81,7 +81,7 @@ class Load:
         """Some verdicts compared with the reference, all with the system's first answer to the same request."""
         system = self.record.system
         entries = [references.judge(system, self.results), *steadiness(system, self.results)]
-        refused = [one for entry in entries for one in guards.unequal_verdicts(entry, tolerance)]
+        refused = [one for entry in entries for one in objections.unequal_verdicts(entry, tolerance)]
         agreement = [entry for entry in entries if entry.checked]
         return replace(self.record, agreement=agreement, refused=[] if self.record.reason else refused)
 

@@ -13,7 +13,7 @@ import torch
 
 from alora.config.schema import BenchSettings
 from alora.errors import ConfigError
-from alora.lab.bench import guards
+from alora.lab.bench import objections
 from alora.lab.bench.harness import REHEARSAL, Benchmark, Context
 from alora.lab.bench.material import Material, bench_base, bundle_material, random_material
 from alora.lab.bench.open_loop import Load, fired_adapters, run_open_loop
@@ -42,7 +42,7 @@ class ServingBench(Benchmark):
         self.engine = {"name": "scorer"}
         self.ours = self._start()
         self.base = self.material.base
-        self.tolerance = guards.VERDICT_TOLERANCE[guards.half(self.base.model.dtype)]
+        self.tolerance = objections.VERDICT_TOLERANCE[objections.half(self.base.model.dtype)]
         self.systems[AA] = self.systems[self.ours]
         self._loads, self._references = list[Load](), References()
 
@@ -147,16 +147,16 @@ class ServingBench(Benchmark):
     def faults(self, cell: Cell, system: str) -> list[Objection]:
         """Verdicts that differ, a cache that was not as empty or as full as it should be."""
         own = [one for one in cell.agreement if one.system == system]
-        refused = [one for entry in own for one in guards.unequal_verdicts(entry, self.tolerance)]
+        refused = [one for entry in own for one in objections.unequal_verdicts(entry, self.tolerance)]
         if not self.systems[system].keeps:
             return refused
         kept = cell.kept.get(system, 0)
         if cell.workload == "warm":  # which begins with a stage in which the base reads
             read = next(c for c in self._harness.cells if c.at == {**cell.at, "stage": "read"})
-            refused += guards.warm_cache(read.of(system), 0, system)
+            refused += objections.warm_cache(read.of(system), 0, system)
         elif not kept:
-            refused += guards.warm_cache(cell.of(system), 0 if system == "lora" else cell.size("tokens"), system)
-        return refused + guards.emptied_cache(cell.of(system), kept, system)
+            refused += objections.warm_cache(cell.of(system), 0 if system == "lora" else cell.size("tokens"), system)
+        return refused + objections.emptied_cache(cell.of(system), kept, system)
 
     def roofline(self, cell: Cell, system: str) -> float:
         count, again = cell.of(system)[0].run.pieces, cell.at.get("stage") == "again"

@@ -17,8 +17,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from alora.adapter.folder import AdapterWeights
-from alora.lab.bench import guards
-from alora.lab.bench.guards import refuse
+from alora.lab.bench import objections
 from alora.lab.bench.harness import Benchmark, Context
 from alora.lab.bench.material import (
     LABELS,
@@ -32,6 +31,7 @@ from alora.lab.bench.material import (
     some_pairs,
     whole_prompts,
 )
+from alora.lab.bench.objections import refuse
 from alora.lab.bench.reference import peft_model
 from alora.lab.bench.roofline import FAMILIES, FlopCount, launches_a_layer, tiny_ids
 from alora.lab.bench.trainers import BATCH, PEFT, Gradients, PackedTrainer, PeftTrainer, TrlTrainer, difference
@@ -50,7 +50,7 @@ class TrainingBench(Benchmark):
     def __init__(self, context: Context) -> None:
         settings = context.settings
         self.base = base = bench_base(settings, context.base, context.device, context.dtype)
-        self.tolerance = guards.GRADIENT_TOLERANCE[guards.half(context.dtype)]
+        self.tolerance = objections.GRADIENT_TOLERANCE[objections.half(context.dtype)]
         self.engine = dict[str, str]()
         self._context, self._settings = context, settings
         policies, self._spec = range(max(settings.policies)), adapter_spec(settings, base.shape)

@@ -9,7 +9,7 @@ import pytest
 from alora.cli import main
 from alora.config.schema import EvaluationSettings
 from alora.evaluation.calibration import fit_operating_point
-from alora.evaluation.predict import SURER
+from alora.evaluation.predict import FOLD_SLOPE
 from tests.toy_recipe import toy_overrides
 
 
@@ -33,7 +33,7 @@ def test_out_of_fold_answers_fit_another_target_without_further_rows_and_no_othe
     again = ["recalibrate", f"artifact={tmp_path / 'run'}", "evaluation.bootstrap=20", "json=true"]
     assert main([*again, "evaluation.target=recall"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["policies"]
-    logits, labels = np.array(record["out_of_fold"]) * (2 / 3) ** SURER, np.arange(32) % 2  # of three folds
+    logits, labels = np.array(record["out_of_fold"]) * (2 / 3) ** FOLD_SLOPE, np.arange(32) % 2  # of three folds
     point = fit_operating_point(logits, labels, EvaluationSettings(target="recall", bootstrap=20))
     assert (told["threshold"], told["temperature"]) == (point.threshold, point.temperature)
     assert main([*again, "base.dtype=bfloat16"]) == 2

@@ -10,8 +10,8 @@ import torch
 from alora.adapter.folder import AdapterSpec
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.lab.bench import harness
-from alora.lab.bench.guards import GRADIENT_TOLERANCE, unequal_work
 from alora.lab.bench.material import INVOCATION, draw_batch, over_vocabulary, random_adapter
+from alora.lab.bench.objections import GRADIENT_TOLERANCE, unequal_work
 from alora.lab.bench.record import record_json
 from alora.lab.bench.reference import peft_model
 from alora.lab.bench.run import run_bench

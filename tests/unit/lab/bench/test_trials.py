@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from alora.lab.bench.guards import AA_COVERAGE, biased_aa
+from alora.lab.bench.objections import AA_COVERAGE, biased_aa
 from alora.lab.bench.trials import mean_ratio, median_interval, paired_ratio
 
 
