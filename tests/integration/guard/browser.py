@@ -17,15 +17,16 @@ class Page:
     """One tab."""
 
     def __init__(self, socket):
-        self._socket, self._last = socket, 0
-        for domain in ("Page", "Runtime"):
+        self._socket, self._last, self.log = socket, 0, []
+        for domain in ("Page", "Runtime", "Log"):
             self.send(f"{domain}.enable")
 
     def send(self, method, **params):
         self._last += 1
         self._socket.send(json.dumps({"id": self._last, "method": method, "params": params}))
         while (message := json.loads(self._socket.recv(timeout=60))).get("id") != self._last:
-            pass
+            if message["method"] in ("Log.entryAdded", "Runtime.exceptionThrown"):
+                self.log.append(json.dumps(message["params"]))
         assert "error" not in message, message
         return message["result"]
 
@@ -38,6 +39,14 @@ class Page:
     def open(self, url):
         self.send("Page.navigate", url=url)
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+
+    def right_edge(self, width):
+        """How far to the right anything of the page reaches in a window of this width."""
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        edges = "[...document.querySelectorAll('body *')].map(part => part.getBoundingClientRect().right)"
+        edge = self.run(f"Math.max(...{edges})")
+        self.send("Emulation.clearDeviceMetricsOverride")
+        return edge
 
     def until(self, condition):
         end = time.monotonic() + 60

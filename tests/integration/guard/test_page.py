@@ -1,5 +1,5 @@
-"""The guard's page in a real browser: policies and verdicts as its routes give them, the key, and text that is not
-markup."""
+"""Pages in a real browser: the guard's, with policies and verdicts as its routes give them, the key, and text that is
+not markup; a run's."""
 
 import json
 from dataclasses import replace
@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
+from alora.evaluation.report import render_overview, render_page
 from alora.guard.core import GuardCore
 from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
 from alora.guard.standalone import make_app
 from tests.integration.guard.browser import CHROMIUM, browsing
 from tests.integration.guard.conftest import MESSAGES, listening
+from tests.unit.evaluation.test_report import make_page
 
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; apt-get install chromium")
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
@@ -23,9 +25,14 @@ TEXT = "User: Which pills for a headache?\nAssistant: Take two."
 def hostile(base, bundles, renderer):
     """A guard one of whose policies has markup for title and rule."""
     first, second = map(Served.of, bundles)
-    policy = replace(first.policy, title=HOSTILE, rule=HOSTILE)
-    served = [replace(first, manifest=replace(first.manifest, policy=policy)), second]
-    return GuardCore(served, renderer, PackedReader(base, bundles))
+    return GuardCore(
+        [
+            replace(first, manifest=replace(first.manifest, policy=replace(first.policy, title=HOSTILE, rule=HOSTILE))),
+            second,
+        ],
+        renderer,
+        PackedReader(base, bundles),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +73,30 @@ def test_every_policy_before_it_is_asked_and_its_verdict_after(page, hostile, mo
         )
         assert page.run("document.title") == "alora guard"
         assert page.run("document.querySelectorAll('img').length") == 0
+        assert page.right_edge(390) <= 390
+
+
+@in_a_browser
+def test_a_phone_shows_a_runs_pages_whole(page, tmp_path):
+    made = make_page()
+    overview = render_overview({"refunds/report.html": made.judged.evaluations}, {})
+    for name, text in (("report", render_page(made)), ("overview", overview)):
+        (tmp_path / f"{name}.html").write_text(text)
+        page.open((tmp_path / f"{name}.html").as_uri())
+        assert page.right_edge(390) <= 390
+
+
+@in_a_browser
+def test_nothing_but_the_pages_own_script_runs(page, hostile):
+    with listening(make_app(hostile)) as url:
+        page.open(f"{url}/")
+        page.run(
+            "for (const text of ['document.title = \"taken\"']) { const s = document.createElement('script');"
+            " s.textContent = text; document.body.append(s) }"
+        )
+        assert page.run("document.title") == "alora guard"
+        assert page.run("fetch('http://127.0.0.1:1/x').catch(error => 'refused')") == "refused"
+        assert any("Content Security Policy" in entry for entry in page.log)
 
 
 def test_the_page_alone_needs_no_key(guard, monkeypatch):

@@ -9,13 +9,8 @@ import pytest
 
 from alora.cli import main
 from alora.config.schema import BenchSettings
-<<<<<<< HEAD
-from alora.lab.bench.guards import VERDICT_TOLERANCE
 from alora.lab.bench.harness import REHEARSAL, Harness, Turn, draw_orders, judge
-=======
-from alora.lab.bench.harness import REHEARSAL, Harness, TimeIsUp, Turn, draw_orders, judge
 from alora.lab.bench.objections import VERDICT_TOLERANCE
->>>>>>> d94855c5 (lab/bench, evaluation: objections refuse a ratio, the folds' slope is named for what it is)
 from alora.lab.bench.record import load_record, record_json
 from alora.lab.bench.trials import AA, Cell
 from tests.unit.lab.bench.cases import burst, codes, judged, played, players, right
