@@ -136,8 +136,8 @@ def packed(base, adapters, prompts, tmp_path):
     trainer.close()
 
 
-def made(kind, base, adapter, prompts, policy=0):
-    return kind(peft_model(base, adapter.spec), adapter, prompts, Path("unused"), policy)
+def made(kind, base, adapter, prompts):
+    return kind(peft_model(base, adapter.spec), adapter, prompts, Path("unused"))
 
 
 def worked(trainer):
