@@ -25,8 +25,8 @@ def suffix(number: int, uneven: bool) -> tuple[int, ...]:
     return draw_suffix(VOCAB, 12 + number % 7 if uneven else 16, 90 + number).token_ids
 
 
-def training(policies: int, rows: int = 1, uneven: bool = False):
-    """A step of ``policies`` behind one prefix, or of one policy behind each of ``rows`` prefixes."""
+def training(policies: int, rows: int = 1, uneven: bool = False, some: tuple[int, ...] = ()):
+    """A step of ``policies`` (or ``some`` of them) behind one prefix, or of one behind each of ``rows`` prefixes."""
 
     def step_on(base):
         batch = draw_batch(VOCAB, 64, 16, policies, 0)
@@ -37,6 +37,10 @@ def training(policies: int, rows: int = 1, uneven: bool = False):
         if uneven:
             pairs = tuple(replace(pair, suffix_ids=suffix(n, True)) for n, pair in enumerate(batch.pairs))
             batch = replace(batch, pairs=pairs)
+        if some:
+            batch = replace(
+                batch, pairs=tuple(batch.pairs[n] for n in some), labels=(0,) * len(some), weights=(1.0,) * len(some)
+            )
         trainer = PackedTrainer(
             base, [random_adapter(SPEC, base, 10 * n) for n in range(policies)], batch, Path(tempfile.gettempdir())
         )
@@ -63,7 +67,10 @@ def scoring(policies: int, rows: int = 1):
     [
         pytest.param(training(1), 170, id="P=1"),
         pytest.param(training(1, rows=8), 190, id="P=1, 8 conversations"),
+        pytest.param(training(8), 170, id="P=8"),
         pytest.param(training(100), 170, id="P=100"),
+        pytest.param(training(8, some=(1, 4, 6)), 230, id="P=8, rows of some"),
+        pytest.param(training(8, uneven=True), 230, id="P=8, uneven suffixes"),
         pytest.param(training(100, uneven=True), 230, id="P=100, uneven suffixes"),
         pytest.param(training(1, rows=8, uneven=True), 230, id="P=1, 8 conversations, uneven"),
         pytest.param(scoring(1), 80, id="scoring P=1"),

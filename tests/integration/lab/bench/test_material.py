@@ -1,14 +1,17 @@
 """What the serving benchmark loads: every aLoRA and its twin, a standard LoRA of the very same weights."""
 
+import copy
 from dataclasses import replace
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from alora.adapter.folder import load_adapter
 from alora.config.schema import BaseSettings, BenchSettings
 from alora.lab.bench.harness import Clock
 from alora.lab.bench.material import bench_base, random_adapter, random_material
+from alora.lab.bench.shapes import SHAPES, random_base
 from alora.lab.bench.systems import PeftLora
 
 CPU = torch.device("cpu")
@@ -45,3 +48,24 @@ def test_peft_s_lora_answers_for_every_adapter_alone_and_behind_another_kind(how
     alone = [PeftLora(made, clock).run(prefix, [policy]).results[0].scores for policy in (0, 1)]
     both = PeftLora(made, clock).run(prefix, [0, 1, 0]).results
     assert [answer.scores for answer in both] == [*alone, alone[0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_a_random_base_is_the_model_that_is_loaded_from_its_folder(family, dtype, tmp_path):
+    """The fault: a cast rounded the rotary frequencies too, and PEFT ran another model than vLLM."""
+    ids_BT = torch.randint(20, 199, (1, 700), generator=torch.Generator().manual_seed(0))
+
+    def alike(model):
+        """Whether all buffers have the dtypes of its folder's model, and 700 tokens' logits the same bits."""
+        model.save_pretrained(tmp_path / "base")
+        other = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=dtype).eval()
+        kinds = [{name: buffer.dtype for name, buffer in one.named_buffers()} for one in (model, other)]
+        with torch.no_grad():
+            return kinds[0] == kinds[1], torch.equal(model(input_ids=ids_BT).logits, other(input_ids=ids_BT).logits)
+
+    shape = replace(SHAPES["toy"], family=family)
+    base = random_base(shape, CPU, dtype, 0)
+    assert alike(base) == alike(copy.deepcopy(base)) == (True, True)  # PEFT copies it
+    right = dtype == torch.float32
+    assert alike(random_base(shape, CPU, torch.float32, 0).to(dtype=dtype)) == (right, right)
