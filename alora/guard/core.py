@@ -43,6 +43,7 @@ class GuardCore:
         self.drift = Drifts()
         self.served: tuple[Served, ...] = ()
         self.logged: tuple[Served, ...] = ()
+        self._names = frozenset[str]()  # of all that is read
         self.serve(served)
 
     @property
@@ -57,7 +58,8 @@ class GuardCore:
         self.logged = tuple(item for item in served if item.action == "log")
         metrics.note_served(before, served)
         self.drift.keep(self.served)
-        for name in {item.name for item in before} - {item.name for item in served}:
+        names, self._names = self._names, frozenset(item.name for item in served)
+        for name in names - self._names:
             self._unload_if_unused(name)
 
     def require_running(self) -> None:
@@ -226,7 +228,7 @@ class GuardCore:
                     metrics.DISAGREEMENT.labels(verdict.policy, label, verdict.label).inc()
 
     def _unused(self, name: str) -> bool:
-        return not self._held[name] and name not in {item.name for item in self.known}
+        return not self._held[name] and name not in self._names
 
     def _unload_if_unused(self, name: str) -> None:
         async def unload() -> None:
