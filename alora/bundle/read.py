@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from alora.base.config import IN_ARTIFACT, require_room
+from alora.base.limits import IN_ARTIFACT, require_room
 from alora.base.load import LoadedBase
 from alora.bundle.battery import battery_folders, require_one_base
 from alora.bundle.golden import disagreement, largest_difference, measure, tolerance

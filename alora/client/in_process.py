@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Self, overload
 
-from alora.base.config import require_room_for
+from alora.base.limits import require_room_for
 from alora.base.load import load_base
 from alora.base.location import base_location
 from alora.bundle.artifact import open_artifact

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from alora.adapter.targets import trainable_modules
 from alora.atomic import write_json
-from alora.base.config import longest_input, require_rank
+from alora.base.limits import longest_input, require_rank
 from alora.base.load import load_skeleton
 from alora.base.stored import load_tokenizer
 from alora.commands.output import report_file, say, say_json, table

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from alora.atomic import write_json, write_text
-from alora.base.config import require_rank, require_room
+from alora.base.limits import require_rank, require_room
 from alora.base.load import LoadedBase, load_base
 from alora.bundle.run_rows import leaks
 from alora.bundle.write import public_source

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from alora.atomic import write_text
-from alora.base.config import IN_ARTIFACT, IN_RECIPE, require_room
+from alora.base.limits import IN_ARTIFACT, IN_RECIPE, require_room
 from alora.bundle.artifact import Artifact, Kind, chosen, find_artifact, saved_run
 from alora.bundle.battery import require_one_base
 from alora.bundle.read import check_bases

@@ -4,7 +4,7 @@ import os
 
 import uvicorn
 
-from alora.base.config import longest_input
+from alora.base.limits import longest_input
 from alora.base.load import load_base
 from alora.bundle.artifact import named_artifacts, read_bundles
 from alora.bundle.read import check_bases, load_bundle

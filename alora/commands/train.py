@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from alora.adapter.folder import load_adapter
 from alora.adapter.targets import trainable_modules
-from alora.base.config import require_rank, too_long_prompts
+from alora.base.limits import require_rank, too_long_prompts
 from alora.base.load import load_skeleton
 from alora.bundle.battery import write_battery
 from alora.bundle.hub import push_bundle

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from alora.activation import peft_offset
-from alora.base.config import longest_input
+from alora.base.limits import longest_input
 from alora.data.conversation import Conversation
 from alora.data.probes import probe_conversations
 from alora.errors import AdapterError, BaseError

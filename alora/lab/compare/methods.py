@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from alora.adapter.folder import AdapterSpec, AdapterWeights, new_adapter, save_adapter, silent_adapter
-from alora.base.config import too_long_prompts
+from alora.base.limits import too_long_prompts
 from alora.config.schema import JudgeSettings
 from alora.data.conversation import LabelledConversation
 from alora.data.splits import require_labels

@@ -64,7 +64,7 @@ def test_a_row_that_is_too_long_is_named_and_the_old_file_stays(rows, tmp_path, 
     output = tmp_path / "verdicts.jsonl"
     assert score(rows, f"output={output}") == 0
     before = output.read_text()
-    monkeypatch.setattr("alora.base.config.longest_input", lambda model: 60)
+    monkeypatch.setattr("alora.base.limits.longest_input", lambda model: 60)
     assert score(rows, f"output={output}") == 2
     assert "rows.jsonl:3: the conversation: the prompt has" in capsys.readouterr().err
     assert output.read_text() == before

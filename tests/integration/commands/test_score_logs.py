@@ -117,7 +117,7 @@ def test_no_row_is_lost(log, tmp_path, capsys, monkeypatch):
     lines[3], lines[20], lines[49] = '{"messages": []}', "[", json.dumps({"messages": [{"role": "x", "content": "y"}]})
     lines[10] = json.dumps(talk(10) | {"messages": [{"role": "user", "content": "long " * 300}]})
     log.write_text("\n".join(lines) + "\n")
-    monkeypatch.setattr("alora.base.config.longest_input", lambda model: 350)
+    monkeypatch.setattr("alora.base.limits.longest_input", lambda model: 350)
     output = tmp_path / "v.parquet"
     assert score(log, output) == 0
     found = pyarrow.parquet.read_table(output)["row"].to_pylist()
