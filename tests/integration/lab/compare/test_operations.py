@@ -94,7 +94,7 @@ def test_one_bundle_in_its_place_for_the_lowest_cost(place, battery, capsys):
 
 
 def test_a_battery_moves_to_four_bits_as_a_whole_with_a_parity_run(place, battery, tmp_path, capsys):
-    """Its golden rows there beside its golden rows here; a later fit on the same base keeps what was found."""
+    """A moved bundle records how far its golden rows moved; a later fit on the same base keeps the record."""
     before = digests(battery)
     assert recalibrate(place, battery, "base.quantization=nf4", "policies=[red]") == 2
     assert "would leave the battery on two bases" in capsys.readouterr().err
