@@ -69,7 +69,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
         Fault("training/model.py", "first.lerp_(gradient, 1 - beta1)", "first.lerp_(gradient, beta1)"),
         Fault("training/model.py", "held[list(policies)] = 0", "held[list(policies)] += 0"),
         Fault("training/schedule.py", "min(1.0, RATE_WIDTH / width)", "min(1.0, width / RATE_WIDTH)"),
-        Fault("training/track.py", "or loss < standing.best_loss", "or loss > standing.best_loss"),
+        Fault("training/standings.py", "or loss < standing.best_loss", "or loss > standing.best_loss"),
         Fault("training/examples.py", "if found != len(prefix_ids):", "if False:"),
         Fault("training/layout.py", "whole[max(whole)]", "whole[min(whole)]"),
     ),

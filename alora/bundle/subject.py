@@ -20,7 +20,7 @@ from alora.prompt.render import Prompt, Renderer, Suffix
 from alora.text import read_json
 from alora.training.layout import TRAINING, home_of
 from alora.training.run_folder import Claim, open_claim
-from alora.training.track import require_trained
+from alora.training.standings import require_trained
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from alora.evaluation.tables import read_evaluations
 from alora.identity.certificate import Certificate, read_certificate
 from alora.text import note
 from alora.training.layout import BATTERY, EVALUATION, IDENTITY, TRAINING, home_of
-from alora.training.track import read_training
+from alora.training.standings import read_training
 from alora.verdict import OperatingPoint
 
 

@@ -29,7 +29,7 @@ from alora.evaluation.calibration import fit_operating_point, positive_probabili
 from alora.evaluation.predict import Predictions, out_of_fold_predictions
 from alora.evaluation.tables import describe_operating_point
 from alora.training.layout import POLICIES, TRAINING
-from alora.training.track import read_out_of_fold, require_trained
+from alora.training.standings import read_out_of_fold, require_trained
 from alora.verdict import OperatingPoint
 
 

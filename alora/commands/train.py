@@ -49,7 +49,7 @@ from alora.text import note
 from alora.training.layout import POLICIES, TRAINING, link_only
 from alora.training.processes import join_processes, open_base, whole
 from alora.training.run_folder import RunFolder, holds_finished
-from alora.training.track import read_out_of_fold, read_training
+from alora.training.standings import read_out_of_fold, read_training
 from alora.training.tracking import require_tracking, start_tracking
 from alora.training.training_run import TrainingRun, read_back, share_training, train_adapters
 from alora.verdict import OperatingPoint

@@ -17,8 +17,8 @@ from alora.data.first_rows import has, named_columns
 from alora.data.formats import FIRST, OPENAI, PAIR, recognise
 from alora.data.messages import Conversation, Message
 from alora.data.roles import column_role, key_of
+from alora.data.row import read_row
 from alora.data.sources import read_rows
-from alora.data.turns import read_row
 from alora.errors import DataError
 from alora.text import read_stream, read_whole
 

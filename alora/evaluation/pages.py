@@ -20,7 +20,7 @@ from alora.policy import Policy
 from alora.text import leaves, note
 from alora.training.layout import POLICIES, REPORT, link_only
 from alora.training.schedule import unfinished
-from alora.training.track import read_training
+from alora.training.standings import read_training
 
 if TYPE_CHECKING:
     from alora.training.training_run import TrainingRun

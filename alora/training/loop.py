@@ -26,7 +26,7 @@ from alora.training.layout import PREFIX_CACHE, last_whole_checkpoint, remove_ch
 from alora.training.model import SharedPrefixModel
 from alora.training.processes import ALONE, Processes, current_processes, home, is_sharded
 from alora.training.schedule import Schedule, make_schedule, width_of
-from alora.training.track import GradientStep, Logits, Standing, Tracker
+from alora.training.standings import GradientStep, Logits, Standing, Tracker
 from alora.training.trainer import SharedPrefixTrainer
 
 

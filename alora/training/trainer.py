@@ -24,7 +24,7 @@ from alora.training.layout import PREFIX_CACHE, mark_complete
 from alora.training.loss import TEMPERATURES, LabelledLogits, label_losses, tempered_losses
 from alora.training.model import PolicyAdamW, SharedPrefixModel
 from alora.training.processes import current_processes, share_out
-from alora.training.track import Tally, Tracker
+from alora.training.standings import Tally, Tracker
 
 _WEIGHTS = "model.safetensors"
 

@@ -28,7 +28,7 @@ from alora.training.loop import Fitted, fit
 from alora.training.processes import Processes
 from alora.training.run_folder import RunFolder
 from alora.training.schedule import loss_curves, unfinished
-from alora.training.track import TrainingRecord, read_training, require_trained
+from alora.training.standings import TrainingRecord, read_training, require_trained
 from alora.training.tracking import Tracking
 from alora.training.trl_engine import fit_with_trl
 

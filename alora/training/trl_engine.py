@@ -28,7 +28,7 @@ from alora.training.examples import Example
 from alora.training.layout import last_whole_checkpoint, mark_complete, remove_checkpoints
 from alora.training.loop import Fitted, TrainingBar, finite_entry, require_rows, trainer_options
 from alora.training.schedule import Schedule, make_schedule, width_of
-from alora.training.track import Standing
+from alora.training.standings import Standing
 
 IGNORED = -100  # label of positions that a language-model loss leaves out
 

@@ -22,7 +22,7 @@ from alora.identity.certificate import read_certificate
 from alora.policy import read_policies
 from alora.training.layout import EVALUATION, IDENTITY, TRAINING, home_of
 from alora.training.run_folder import open_claim
-from alora.training.track import require_trained
+from alora.training.standings import require_trained
 from tests.integration.llm.scripted import command, honest
 from tests.make_received import IDS, VERDICTS, digests
 from tests.unit.llm.endpoint import endpoint

@@ -34,7 +34,7 @@ from alora.prefix.plan import Pair
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Batch
 from alora.training.model import SharedPrefixModel
-from alora.training.track import Tracker
+from alora.training.standings import Tracker
 from alora.training.trainer import SharedPrefixTrainer
 from alora.training.trl_engine import IGNORED, layers, put_adapter, trl_package
 

@@ -56,7 +56,7 @@ def test_a_row_never_scores_itself_and_a_planted_leak_is_seen(base, tmp_path, mo
     assert len(honest) == len(rows)
     # The step is chosen by the folds' loss, and coins are best answered before anything is learnt by heart: so the
     # last weights are asked here, as a leak would be worst there.
-    monkeypatch.setattr("alora.training.track.Tracker.judge", _keep_the_last)
+    monkeypatch.setattr("alora.training.standings.Tracker.judge", _keep_the_last)
     honest = _fit(base, rows, tmp_path / "b").out_of_fold[0]
     assert 0.2 < _auroc(rows, honest) < 0.8
 

@@ -14,7 +14,7 @@ from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.training.examples import Example, Target
 from alora.training.loop import fit
-from alora.training.track import Tracker
+from alora.training.standings import Tracker
 from tests.integration.training.last_weights import LastWeights
 from tests.peft_reference import (
     ALL_TARGETS,

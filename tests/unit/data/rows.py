@@ -8,7 +8,7 @@ from alora.data.conversation import Rejected, stream_conversations
 from alora.data.findings import Findings
 from alora.data.formats import recognise
 from alora.data.labelled import read_labelled
-from alora.data.turns import read_row
+from alora.data.row import read_row
 from alora.errors import DataError
 from alora.policy import Policy
 

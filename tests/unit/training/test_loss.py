@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from alora.training.loss import TEMPERATURES, LabelledLogits, label_losses, tempered_losses
-from alora.training.track import Tally
+from alora.training.standings import Tally
 
 
 def test_the_tempered_losses_are_the_losses_of_cooler_logits():

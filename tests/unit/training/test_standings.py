@@ -8,7 +8,7 @@ import torch
 from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterSpec, new_adapter
 from alora.training.examples import Members
-from alora.training.track import GradientStep, Tally, Tracker
+from alora.training.standings import GradientStep, Tally, Tracker
 from tests.toy_models import toy_model
 
 
