@@ -33,7 +33,7 @@ from alora.data.check import (
     describe_positive,
 )
 from alora.data.conversation import Look, look
-from alora.data.findings import ERROR, WARNING, Finding, Findings, as_lines
+from alora.data.findings import ERROR, WARNING, Finding, Findings, as_lines, take_warnings
 from alora.data.held_out import fold_rows, hold_out
 from alora.data.labelled import read_labelled, read_multilabelled
 from alora.data.sources import each
@@ -58,9 +58,8 @@ def run(recipe: Recipe) -> int:
     if recipe.data.noise and "train" in check.splits:
         check.labels()
     tokenizer = check.base()
-    errors, warnings = (
-        sum(finding.count for finding in check.findings if finding.severity == kind) for kind in (ERROR, WARNING)
-    )
+    of_kind = Counter(kind for found in check.findings for kind in [found.severity] * found.count)
+    errors, warnings = of_kind[ERROR], of_kind[WARNING]
     failed = bool(errors or (recipe.strict and check.findings))
     report = check.report() | {"ready": not failed}
     if recipe.output is not None:
@@ -102,7 +101,7 @@ class _Check:
         try:
             return make()
         except AloraError as error:
-            self.findings += _findings(where, error)
+            self.findings += [found for found in _findings(where, error) if found not in self.findings]
         return None
 
     def read(self) -> None:
@@ -123,12 +122,9 @@ class _Check:
             if sides := self.attempt("validation", lambda: hold_out(folded, data.validation_share)):
                 held = {"validation": sides[1]} if sides[1] else {}
                 counts = Counter(name for row in sides[0] for name in row.folds)
-                for name, count in counts.items():
-                    self.notes[
-                        f"{name}: each of its {count} training rows is held out once, by folds (data.folds)"
-                    ] += 1
-                tested = {name: rows for name, rows in self.splits.items() if name == "test"}
-                self.splits = {"train": sides[0]} | held | tested
+                text = "training rows is held out once, by folds (data.folds)"
+                self.notes.update(f"{name}: each of its {count} {text}" for name, count in counts.items())
+                self.splits = {"train": sides[0]} | held | {key: it for key, it in self.splits.items() if key == "test"}
 
     def _split(self, name: str) -> Rows:
         found, data = Findings(self.notes), self.recipe.data
@@ -149,7 +145,7 @@ class _Check:
 
     def rows(self) -> None:
         """Balance of each policy's rows; duplicates and leakage among them, or, in a shared file, among all rows."""
-        self.findings += check_turns(self.splits)
+        self.findings += [*take_warnings(self.notes), *check_turns(self.splits)]
         data = self.recipe.data
         whole = all(name in self.splits for name in SPLITS if getattr(data, name) is not None)
         if self.splits and whole and not self.unusable:  # a role may be of rows that could not be read
@@ -240,7 +236,8 @@ class _Check:
             return
         say()
         labels = () if self.battery else self.policies[0].labels
-        first, last = "conversations" if self.battery else "rows", ["windows"] if self._windows else []
+        first = "conversations" if self.battery else "rows"
+        last = ["windows"] * (self.recipe.prompt.truncation == "windows")
         headings = ("split", first, *labels, "tokens p50", "p95", "max", "truncated", "text lost", *last)
         table(headings, [self._split_row(name, rows) for name, rows in self.splits.items()])
         say()
@@ -254,16 +251,12 @@ class _Check:
             say(describe_positive(*next(iter(self.splits.items())), self.policies[0]))
         say()
 
-    @property
-    def _windows(self) -> bool:
-        return self.recipe.prompt.truncation == "windows"
-
     def _split_row(self, name: str, rows: Rows) -> list[object]:
         tokens = self.lengths.get(name)
         counts = [] if self.battery else list(count_labels(rows, self.policies[0]).values())
         cells = [tokens.median, tokens.p95, tokens.longest, tokens.truncated_rows] if tokens else [None] * 4
         lost = f"{tokens.lost_tokens / max(tokens.prefix_tokens, 1):.1%}" if tokens else None
-        read = [tokens.windows if tokens else None] if self._windows else []
+        read = [tokens.windows if tokens else None] * (self.recipe.prompt.truncation == "windows")
         return [name, self._count(rows), *counts, *cells, lost, *read]
 
 

@@ -64,9 +64,7 @@ def check_turns(splits: Mapping[str, Rows]) -> list[Finding]:
         return []
     places = len({row.where for row, _ in doubtful})  # one on both sides of a split is one
     names = listed(name for name, _ in Counter(chain.from_iterable(names for _, names in doubtful)).most_common(4))
-    text = (
-        f"{places} rows are one message with lines or tags of {names} ({doubtful[0][0].where}), and an app sends turns"
-    )
+    text = f"{places} rows are one message with lines or tags of {names} ({doubtful[0][0].where}); an app sends turns"
     mend = "if these are turns, make a message of each, or give the text in a column, which data.role_map splits"
     where = ", ".join(name for name in splits if any(key[0] == name for key in shared))
     return [Finding(WARNING, "TRANSCRIPT", where, f"{text}; {mend}")]
@@ -155,9 +153,8 @@ def _by(key: Callable[[LabelledConversation], str], rows: Rows) -> dict[str, lis
 
 def _letters(conversation: Conversation) -> str:
     """Digest of the words without digits and punctuation."""
-    return digest(
-        "\n".join(f"{m.role}:{_NOT_LETTERS.sub(' ', m.text.casefold()).strip()}" for m in conversation.messages)
-    )
+    words = (f"{m.role}:{_NOT_LETTERS.sub(' ', m.text.casefold()).strip()}" for m in conversation.messages)
+    return digest("\n".join(words))
 
 
 def _where(groups: Sequence[Sequence[LabelledConversation]]) -> str:

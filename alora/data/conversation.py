@@ -92,11 +92,9 @@ class SourceReader:
             self._seen.update(value)
             said = [(name, str(value[name])) for name in value if key_of(str(name)) in _SPLITS]
             self._splits.update((name, SPLITS.get(key_of(cell), "")) for name, cell in said)
-            if not self.layout.pairs:
-                yield row
-                continue
-            for name in filter(value.get, ("chosen", "rejected")):
-                yield Row(f"{row.where} {name}", _chosen(value, name))
+            names = filter(value.get, ("chosen", "rejected"))
+            pair = [Row(f"{row.where} {name}", _chosen(value, name)) for name in names]
+            yield from pair if self.layout.pairs else [row]
 
     def read(self, row: Row, findings: Findings) -> Conversation | None:
         """The conversation in one row; None where something is wrong with it; ``findings`` says what."""
@@ -121,11 +119,11 @@ class SourceReader:
             notes[f"{text} speaker"] += sum(self._openers[name] for name in often)
         left_out = [f"{form} is left out (data.reasoning)" for form in (IN_TAGS, IN_FIELDS)]
         if all(notes[text] > self._before[text] for text in left_out):
-            notes[f"{self._source} has reasoning in <think> tags and next to texts; both are left out"] = 1
-        for (name, use), others in self._splits.items() if self._settings.columns.split is None else ():
+            notes[f"warning: {self._source}: reasoning in tags and next to texts is left out [REASONING_MIXED]"] = 1
+        for (name, use), count in self._splits.items() if self._settings.columns.split is None else ():
             if use == "test" and self._splits[name, "train"]:
-                text = f"column {name!r} calls {others} rows of {self._source} test rows, and they are read like others"
-                notes[f"{text}; data.columns.split={name} keeps them apart"] = 1
+                text = f"{count} test rows by {name!r} are read like others; data.columns.split={name} keeps them apart"
+                notes[f"warning: {self._source}: {text} [SPLIT_UNREAD]"] = 1
 
 
 def unread_columns(row: Mapping[str, Any], columns: ColumnSettings) -> list[str]:

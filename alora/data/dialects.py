@@ -24,11 +24,11 @@ _REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_blocks", "
 _THOUGHT = ("thinking", "redacted_thinking", "reasoning")  # types of parts
 _THINK = re.compile(
     r"\s*+(?:<(think(?:ing)?|thought|reasoning)>(.*?)</\1>|\[THINK\](.*?)\[/THINK\]"
-    r"|<\|channel\|>analysis<\|message\|>(.*?)<\|end\|>(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>"
+    r"|<\|channel\|>analysis<\|message\|>(.*?)(?:\Z|<\|end\|>(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>)"
     r"|((?:(?!<think)[^\n]*\n)+?)</think>[ ]*\n)\s*",  # of a template that opens the tag itself
     re.DOTALL | re.IGNORECASE,
 )
-_LINE_ENDS = ("_x000D_\n", "\r\r\n", "\r\n", "\r")  # Excel's, Windows', the first Macs'
+_LINE_END = re.compile(r"_x000D_\n|\r\r?\n|\r")  # Excel's, Windows', the first Macs'
 _WITHOUT = "a turn without content is left out"
 IN_TAGS, IN_FIELDS = "reasoning in <think> tags", "reasoning next to the text"
 
@@ -85,7 +85,11 @@ class Items:
         thoughts = [key for key in _REASONING if role == "assistant" and item.get(key)]
         read = [who, said, "tool_calls", "function_call", "name", *thoughts, *media_of(item)]
         refusal = item.get("refusal")
-        self._lost([*media_of(item), *unread(item, *read, *["refusal"] * isinstance(refusal, str))])
+        lost = unread(item, *read, *["refusal"] * isinstance(refusal, str))
+        if lost and not (there or given or thoughts):
+            self._add("CONTENT_KIND", f"no content: rename the text's key to content, if it is {listed(lost)}")
+            return
+        self._lost([*media_of(item), *lost])
         calls, content, thought = self._calls(given), item.get(said), "\n".join(words_in(item[key]) for key in thoughts)
         name = item.get("name") or ""
         if not isinstance(name, str):
@@ -170,16 +174,17 @@ class Items:
         answer = next((item[key] for key in ("output", "outputs", "results") if item.get(key)), None)
         self._lost(unread(item, "name", "output", "outputs", "results", *given))
         arguments = next((item[key] for key in given if item.get(key)), None)
-        name = item.get("name") or typed.removesuffix("_call")
-        self._say(
-            "assistant", "", calls=self._calls([{"id": item.get("call_id"), "name": name, "arguments": arguments}])
-        )
+        call = {
+            "id": item.get("call_id"),
+            "name": item.get("name") or typed.removesuffix("_call"),
+            "arguments": arguments,
+        }
+        self._say("assistant", "", calls=self._calls([call]))
         if answer is not None:
             self._answer(self._json(answer), item.get("call_id"))
 
     def _say(self, role: str, content: str, name: str = "", calls: tuple[ToolCall, ...] = ()) -> None:
-        for end in _LINE_ENDS:
-            content = content.replace(end, "\n")
+        content = _LINE_END.sub("\n", content)
         if not content and not calls and role != "tool":
             self._findings.notes[_WITHOUT] += 1
             return None
@@ -201,7 +206,7 @@ class Items:
                 self._findings.notes[role_note(role, known)] += 1
             return known
         text = f"role is {kind(role)}, not one of {', '.join(ROLES)} (of rows: data.role_map={{ROLE: user}} maps it)"
-        self._add("ROLE_UNKNOWN", text)
+        self._add("ROLE_UNKNOWN", "no role: rename the key that says who speaks to role" if role is None else text)
         return ""
 
     def _text(self, part: Any) -> str:
@@ -260,7 +265,7 @@ class Items:
                 continue
             if lost:
                 self._add("TOOL_CALL", f"a tool call has {listed(lost)} next to its arguments; make it one of them")
-            calls.append(ToolCall(name, self._json(arguments or {})))
+            calls.append(ToolCall(name, _LINE_END.sub("\n", self._json(arguments or {}))))
             self._open.append((str(call.get("id") or ""), name))
         return tuple(calls)
 

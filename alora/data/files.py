@@ -153,8 +153,9 @@ def kind(value: Any) -> str:
 
 def _read_whole(stream: Stream, name: str, start: bytes, notes: Counter[str]) -> list[Any] | None:
     """The rows of a file that is one array, or one object that holds tables or is a row; None for a row a line."""
-    is_array = start.removeprefix(UTF8_BOM).lstrip().startswith(b"[")
     first, second = stream.readline().removeprefix(UTF8_BOM), stream.readline()
+    is_lines = first.rstrip().endswith(b"]") and second.startswith(b"[")
+    is_array = start.removeprefix(UTF8_BOM).lstrip().startswith(b"[") and not is_lines
     spread = is_array or (first.strip() == b"{" and second.lstrip().startswith(b'"'))
     content = None
     if spread or not second.strip():
@@ -169,9 +170,8 @@ def _read_whole(stream: Stream, name: str, start: bytes, notes: Counter[str]) ->
         return content
     tables = unwrapped(content) or ([("the file is one row", [content])] if spread else [])
     notes.update(text for text, _ in tables)
-    if not tables:
-        stream.seek(0)
-    return [row for _, rows in tables for row in rows] or None
+    stream.seek(0)
+    return [row for _, rows in tables for row in rows] if tables else None
 
 
 def _read_lines(stream: Stream, name: str) -> Iterator[Row]:
@@ -235,7 +235,7 @@ def unwrapped(content: Any, nested: bool = False) -> list[tuple[str, list[Any]]]
         rows = [dict(zip(names, row, strict=False)) for row in cells]
         return [("the file is a table with its columns' names apart", rows)]
     below = {key: _rows(value, nested) for key, value in content.items() if key.lower() in (*TABLES, *SPLITS)}
-    if below := {key: rows for key, rows in below.items() if rows}:
+    if below := {key: rows for key, rows in below.items() if rows or content == {key: []}}:
         return [
             (f"the rows are read from {key!r} of the file",
              [_row(row) | ({"split": key} if key in SPLITS and len(below) > 1 else {}) for row in rows])

@@ -1,5 +1,6 @@
 """Problems of rows, gathered to the end: every problem and where it is, before any compute is spent."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +9,8 @@ from alora.errors import DataError
 
 ERROR, WARNING = "error", "warning"
 SHOWN = 20
-FIRST = "lines that open with"  # of the one note on words that may be somebody else's
+FIRST = ("warning: ", "lines that open with")  # of notes that no others may hide
+_WARNED = re.compile(r"warning: (.+?): (.+) \[(\w+)\]")
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,14 @@ def as_lines(notes: Mapping[str, int]) -> list[str]:
     before them those that begin with :data:`FIRST`."""
     frequent = sorted(notes.items(), key=lambda item: (not item[0].startswith(FIRST), -item[1]))
     kept = frequent[:SHOWN] if len(notes) > SHOWN else notes.items()
-    lines = [f"note: {text}" + (f" ({times} times)" if times > 1 else "") for text, times in kept]
+    lines = [f"{'' if text.startswith(FIRST[0]) else 'note: '}{text}" + f" ({n} times)" * (n > 1) for text, n in kept]
     return [*lines, *([f"note: ... and {len(notes) - SHOWN} more notes"] if len(notes) > SHOWN else [])]
+
+
+def take_warnings(notes: Counter[str]) -> list[Finding]:
+    """The warnings among ``notes``, which are taken out of them."""
+    found = [match for text in [*notes] if (match := _WARNED.fullmatch(text)) and notes.pop(text)]
+    return [Finding(WARNING, match[3], match[1], match[2]) for match in found]
 
 
 class Findings:

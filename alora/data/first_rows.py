@@ -47,7 +47,7 @@ class First:
         if own and not self.settings.role_map:
             cells = [cell for cell in cells if not isinstance(cell, str)]
         lists = sum(_holds_items(cell, key_of(name) in LISTS[:-2]) for cell in cells)
-        if 2 * lists > len(cells) or (name == "messages" and lists):
+        if lists and (2 * lists >= len(cells) or name == "messages"):
             return ITEMS
         texts = [cell for cell in cells if isinstance(cell, str)]
         speakers = [name for name in self.settings.role_map if name not in self.named]

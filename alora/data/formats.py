@@ -183,8 +183,10 @@ def _require_read(first: First, kinds: Mapping[str, str], source: str) -> None:
             counted = Counter(it for names in found for it in names.items()).most_common(4)
             roles = ", ".join(f"{quoted(name)}: {role or 'ROLE'}" for (name, role), _ in counted)
             text = f"{len(found)} of the first {len(texts)} texts in {name!r} have lines or tags of several speakers"
-            mend = f"'data.role_map={{{roles}}}' splits texts that open so, data.format=text leaves each whole"
-            raise _error("TRANSCRIPT", source, f"{text}, which are not read as turns; {mend}")
+            mend = f"'data.role_map={{{roles}}}' splits texts that open so"
+            mend = "cut what stands before them" if all(role for (_, role), _ in counted) else mend
+            text += f", which are not read as turns; {mend}, or data.format=text leaves each whole"
+            raise _error("TRANSCRIPT", source, text)
 
 
 def _error(code: str, source: str, text: str) -> DataError:

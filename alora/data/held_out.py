@@ -85,9 +85,7 @@ def hold_out(
     keys, groups = _all_keys(rows)
     keys = {name: own for name, own in keys.items() if not any(name in row.folds for row in rows)}
     if len(rows) > 1 and all(groups) and keys and all(len(set(own)) == 1 for own in keys.values()):
-        which = (
-            f"one group, {rows[0].group!r}" if len(set(groups)) == 1 else "groups that share texts, one with the next"
-        )
+        which = f"one group, {rows[0].group!r}" if len(set(groups)) == 1 else "groups that share texts with the next"
         raise DataError(f"all {len(rows)} rows are of {which}, and a group stays on one side of a split; "
                         "name another column in data.columns.group, or give data.validation")  # fmt: skip
     held_keys = {name: _held_out(name, rows, own, share) for name, own in keys.items()}

@@ -6,11 +6,11 @@ from typing import Any
 
 from alora.config.schema import DataSettings
 from alora.data.conversation import LabelledConversation, SourceReader
-from alora.data.files import SPLITS, shortened
+from alora.data.files import SPLITS, listed, shortened
 from alora.data.findings import Findings
 from alora.data.formats import SHARE
 from alora.data.labels import Labels, as_text, blank, plain
-from alora.data.messages import Conversation, text_digest
+from alora.data.messages import Conversation, Message, text_digest
 from alora.data.sources import Source, each, named
 from alora.data.spool import Spool
 from alora.errors import DataError
@@ -36,13 +36,9 @@ def read_multilabelled(
     use: str | None = None,
 ) -> list[LabelledConversation]:
     """Every row of ``source`` with the labels that it has for ``policies``. A row's ``label`` is of the policy that its
-    ``policy`` names; where it names none, and no row of its file another, of the only policy.
-
-    Args:
-        own: per policy id, where to gather problems of its labels alone; without it they count against the source.
-        findings: keeps the notes on how the rows were read.
-        use: train, validation or test, where ``data.columns.split`` says which rows are for it; None: all.
-    """
+    ``policy`` names; where it names none, and no row of its file another, of the only policy. ``own`` gathers problems
+    of one policy's labels, ``findings`` all others and notes; ``use`` is train, validation or test, where
+    ``data.columns.split`` says which rows are for it (None: all)."""
     findings = Findings() if findings is None else findings
     ids_seen: dict[str, str] = {}
     spool, rows = Spool(), []
@@ -81,7 +77,7 @@ class _Reader(SourceReader):
         super().__init__(source, settings, findings.notes)
         self._given, self._policies, self._findings, self._use = settings, policies, findings, use
         self._labels = Labels(settings, policies, findings, own)
-        self._replies, self._answers = 0, dict[str, None]()  # last turns of the assistant; where one is an answer word
+        self._ends, self._words = 0, dict[str, bool]()  # last turns; where one is a label's word, and if it is a leak
 
     def rows(self, ids_seen: dict[str, str]) -> Iterator[LabelledConversation]:
         """Each row; ``ids_seen`` has the ids of all sources."""
@@ -105,18 +101,24 @@ class _Reader(SourceReader):
                 yield LabelledConversation(conversation, labels, where, group)
         self._labels.close()
         self.close(self._findings)
-        if SHARE * len(self._answers) > self._replies:
-            for where in self._answers:
-                self._leak(where)
+        many = SHARE * len(self._words) > self._ends
+        for where in [where for where, sure in self._words.items() if sure or many]:
+            text = "the last turn is a label's word, which the adapter would read off"
+            mend = "data.label_turn=last takes it out of the conversation, or remove it"
+            self._findings.add("LABEL_LEAK", where, f"{text}; {mend}")
 
     def _of_use(self, row: dict[str, Any], where: str) -> bool:
         """Whether a row is of this use, by ``data.columns.split``."""
         column = self._given.columns.split
         if column is None or self._use is None:
             return True
-        value = str(row.get(column) or "").strip().lower()
-        if value not in SPLITS:
-            text = f"{column!r} is {shortened(row.get(column))}; it must be one of {', '.join(SPLITS)}"
+        cell = row.get(column)
+        value = "" if blank(cell) else str(cell).strip().lower()
+        if column not in row:
+            text = f"no column {column!r}, which data.columns.split names; the row has {listed(row)}"
+            self._findings.add("COLUMN_MISSING", where, text)
+        elif value not in SPLITS:
+            text = f"{column!r} is {shortened(cell) if value else 'blank'}; it must be one of {', '.join(SPLITS)}"
             self._findings.add("SPLIT_UNKNOWN", where, text)
         return SPLITS.get(value) == self._use
 
@@ -126,8 +128,8 @@ class _Reader(SourceReader):
         """The conversation, without the turn that is its label, and its labels."""
         if self._given.label_turn != "last" or self.by_alora:
             labels = self._labels.of(row, where, self.columns, self.by_alora)
-            if conversation is not None and conversation.messages[-1].role == "assistant":
-                self._refuse_leak(conversation.messages[-1].text, labels, where)
+            if conversation is not None and labels:
+                self._look_at_end(conversation.messages, labels, where)
             return conversation, labels
         if conversation is None:
             return None, {}
@@ -141,22 +143,14 @@ class _Reader(SourceReader):
         labels = self._labels.of({**given, "label": said or last.text.strip()}, where, columns)
         return replace(conversation, messages=tuple(rest)), labels
 
-    def _refuse_leak(self, last: str, labels: Mapping[str, str], where: str) -> None:
-        """A finding where the last turn is the row's label, which the adapter would learn to read off."""
-        self._replies += 1
-        for policy in self._policies:
-            said, answer = self._labels.says(last, policy)
-            if said is None or said != labels.get(policy.id):
-                continue
-            if not answer:
-                self._leak(where)
-            else:  # "Yes" may be a reply; one in many of them is no exception
-                self._answers[where] = None
-
-    def _leak(self, where: str) -> None:
-        text = "the last turn is the row's label, which the adapter would read off"
-        mend = "data.label_turn=last takes it out of the conversation, or remove it"
-        self._findings.add("LABEL_LEAK", where, f"{text}; {mend}")
+    def _look_at_end(self, turns: Sequence[Message], labels: Mapping[str, str], where: str) -> None:
+        """Note a last turn that is a label's word, which the adapter would learn to read off."""
+        self._ends, replies = self._ends + 1, turns[-1].role == "assistant"
+        for policy in self._policies if replies or len(turns) > 1 else ():
+            said, answer = self._labels.says(turns[-1].text, policy)
+            same = said == labels.get(policy.id)
+            if said and (same or not answer):  # a reply may be "Yes", and a user's end "ok", but not in many rows
+                self._words[where] = self._words.get(where) or (same and replies and not answer)
 
     def _group(self, row: dict[str, Any], where: str) -> str:
         column = self.columns.group

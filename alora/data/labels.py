@@ -22,7 +22,6 @@ _NO_LABEL = ("", "n/a", "na", "#n/a", "nan", "none", "null", "nil", "<na>", "-",
 _ANSWER = re.compile(r"\W*+(?:the |final )*(?:label|answer|verdict|category)\W+(?:is\W+)?", re.IGNORECASE)
 _MARKS = " \n\t*_`\"'.!{}[]()"  # around a turn's one word
 _REST = "*"  # of data.label_map: every other value
-LEFT_OUT = "a row without a label is left out (data.unlabelled)"
 
 
 @dataclass
@@ -83,7 +82,7 @@ class Labels:
 
     def _unlabelled(self, findings: Findings, code: str, where: str, text: str) -> None:
         if self.settings.unlabelled == "leave_out":
-            self.findings.notes[LEFT_OUT] += 1
+            self.findings.notes["a row without a label is left out (data.unlabelled)"] += 1
         else:
             findings.add(code, where, text)
 

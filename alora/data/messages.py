@@ -9,6 +9,7 @@ from typing import Any
 
 from alora.data.files import unpacked
 
+_RETURN = re.compile(r"(?<!\\)((?:\\\\)*)\\r(?:(?:\\r)?\\n)?")  # a line end of Windows in JSON
 _PRINTED = re.compile(r"\s*\[?\s*\{\s*'.{0,65536}\Z", re.DOTALL)  # an object as Python prints it, not too long
 
 
@@ -77,7 +78,7 @@ def canonical(value: Any) -> str:
         held = unpacked(value, _PRINTED)
         if isinstance(held, str):
             return canonical(json.loads(held)) if held.lstrip()[:2] in ('"{', '"[') else held
-        return json.dumps(held, ensure_ascii=False)
+        return _RETURN.sub(r"\1\\n", json.dumps(held, ensure_ascii=False))
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
         if isinstance(error, TypeError) and not isinstance(value, str):
             raise

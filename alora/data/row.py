@@ -15,8 +15,6 @@ from alora.data.roles import column_role, key_of, role_note
 from alora.data.transcripts import seen, split
 from alora.text import lone_surrogate
 
-GATHER = "one row is one conversation: gather a conversation's turns into messages"
-
 
 def read_row(
     row: Any, where: str, layout: Layout, settings: DataSettings, findings: Findings, openers: Counter[str]
@@ -24,7 +22,8 @@ def read_row(
     """The conversation in one row by ``layout``; ``openers`` counts the names of lines that are no speakers."""
     columns = layout.columns
     if not isinstance(row, dict):
-        findings.add("ROW_KIND", where, f"a row is an object with {columns.messages!r}, not {kind(row)}")
+        text = f'a row is an object, such as {{{columns.messages!r}: ..., "label": ...}}, not '
+        findings.add("ROW_KIND", where, text + ("null" if row is None else type(row).__name__))
         return None
     before, turns = findings.count, _Turns(layout, settings, findings, where, openers)
     if missing := [name for name in layout.names if not has(row, name)]:
@@ -34,7 +33,8 @@ def read_row(
             text = f"no column {missing[0]!r}; the row has {listed(row)}; {_mend(row, columns)}"
             findings.add("COLUMN_MISSING", where, text)
             return None
-    given = {name: cell for name in layout.names if not empty(cell := cell_of(row, name))}
+    nothing = ("null", "None", "nan", "NaN") if ITEMS in layout.kinds.values() else ()  # of a table, next to messages
+    given = {name: cell for name in layout.names if not empty(cell := cell_of(row, name)) and cell not in nothing}
     for name in layout.names if given else ():
         if name in given:
             turns.read_cell(name, given[name])
@@ -90,6 +90,8 @@ class _Turns(Items):
                 mend = "a turn in a column is a text: write it in quotes"
             self._add("MESSAGES_KIND", f"{name!r} is {kind(cell)}; {mend}")
         elif role := self._speaker(name):
+            if kind_of_cells == ITEMS or PRINTED.match(text):
+                self._findings.notes[f"cells of column {name!r} are messages or texts; a text is one message"] += 1
             self.read([{"role": role, "content": text}])
 
     def _read_transcript(self, text: str) -> bool:
@@ -163,7 +165,7 @@ def _mend(row: Mapping[str, Any], columns: ColumnSettings) -> str:
     """What to do where the columns that are read are not in ``row``."""
     keys = {key_of(name) for name in row if isinstance(name, str)}
     if keys & {"role", "from", "speaker", "sender", "author"} and keys & {"content", "value"}:
-        return f"{GATHER}; or set data.columns.messages=NAME"
+        return "one row is one conversation: gather its turns into messages; or set data.columns.messages=NAME"
     turns = list(filter(column_role, _unnamed(row, columns)))
     if len(turns) < 2:
         return "set data.columns.messages=NAME, one for all rows of a file"

@@ -173,9 +173,8 @@ def known_rows(rows: Iterable[LabelledConversation], known: Iterable[LabelledCon
     taught: dict[str, set[str]] = {}
     for row in known:
         taught.setdefault(text_digest(row.conversation), set()).update(row.labels)
-    return Counter(
-        name for row in rows for name in taught.get(text_digest(row.conversation), set()) & row.labels.keys()
-    )
+    both = (taught.get(text_digest(row.conversation), set()) & row.labels.keys() for row in rows)
+    return Counter(name for names in both for name in names)
 
 
 def source_of(source: Source, policy: Policy) -> Source:

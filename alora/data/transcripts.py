@@ -16,7 +16,7 @@ _STAMP = rf"(?>(?:[\[(]{_WHEN}[\])]|{_WHEN}(?=[ \t]))[ \t]{{0,4}}(?:[-–—|][ 
 _LINE = r"(?:^|(?<=[\r\x0b\x0c\x85\u2028\u2029]))[ \t\xa0\u202f\u3000\u200e\ufeff]*"  # where one begins
 _COLON = r"[ \t\xa0\u202f]{0,2}[:：]"
 _NAME = r"(?P<name>[^\W_](?:[^\n:：<>\[\]|*]{0,38}[^\s:：<>\[\]|*_])?)"
-_DECOR = r"(?:\*\*|__|[*_>\[]|#{1,6}[ ])?[ ]?"
+_DECOR = r"(?:\*\*|__|[*_>\[–—]|#{1,6}[ ])?[ ]?"
 _TURN = r"[ \t]*(?P<name>[A-Za-z]{2,20})[ \t]*"
 _WORD = r"(?P<name>[^\W\d_][\w .-]{0,30})"
 _BEGIN = (
@@ -25,10 +25,14 @@ _BEGIN = (
 _OPENED = re.compile(rf"(?:\s|{_BEGIN})*")
 # How turns are marked: what opens one, and what may close it.
 _MARKERS = re.compile(
-    rf"<\|im_start\|>{_TURN}(?:\n|$)|<\|start_header_id\|>{_TURN}<\|end_header_id\|>|<start_of_turn>{_TURN}(?:\n|$)"
-    rf"|<[|｜]{_TURN}(?:_TOKEN)?[|｜]>|\[(/?INST)\](?!\s*<<)|<<(/?SYS)>>".replace("?P<name>", "")
+    rf"<(?:\|im_start\||start_of_turn)>{_TURN}(?:\n|$)|<\|start\|>{_TURN}(?=<\|channel\|>analysis<\|message\|>)"
+    rf"|<\|(?:start(?:_header_id|_of_role)?|header_start|im_[a-z]+)\|>{_TURN}(?:<\|channel\|>final)?"
+    rf"<\|(?:end_header_id|end_of_role|header_end|im_middle|message)\|>"
+    rf"|<[|｜]{_TURN}(?:_TOKEN|_start)?[|｜]>|\[(/?INST)\](?!\s*<<)|<<(/?SYS)>>".replace("?P<name>", "")
 )
-_END = r"<\|(?:im_end|eot_id|end|endoftext|(?:START|END)_OF_TURN_TOKEN)\|>|<end_of_turn>|</?s>|<｜end▁of▁sentence｜>"
+_END = (
+    r"<\|(?:\w*end|eot|eot_id|return|end_?of_?text|[A-Z]+_OF_TURN_TOKEN)\|>|<end_of_turn>|</?s>|<｜end▁of▁sentence｜>"
+)
 _HTML_TAG = r"</?(?:br|p|b|strong|div|li)\b[^<>\n]*>"
 _STYLES = {
     "marker": (_MARKERS, re.compile(rf"(?:{_END})\s*")),
@@ -42,7 +46,8 @@ _STYLES = {
 }
 _HTML = {"a", "b", "i", "p", "u", "em", "li", "ol", "ul", "td",
          "th", "tr", "div", "span", "code", "pre", "body", "think"}  # fmt: skip
-_NO_NAMES = {"from", "to", "cc", "bcc", "subject", "date", "sent", "re", "fw", "note", "ps", "end", "endoftext"}
+_NO_NAMES = {"from", "to", "cc", "bcc", "subject", "date", "sent", "re", "fw", "note", "ps",
+             "end", "endoftext", "eot", "return"}  # fmt: skip
 _INST = {"INST": "user", "/INST": "assistant", "SYS": "system", "/SYS": "user"}
 _LOOSE_END = re.compile(rf"(?:{_HTML_TAG}|</s>)\s*\Z")
 _WORDS = 4  # of a speaker's name, and no sentence
@@ -58,13 +63,11 @@ def split(text: str, role_map: Mapping[str, str]) -> list[dict[str, str]]:
         if not found or text[opens.end() if opens else 0 : found[0][0].start()].strip():
             continue
         stops = [match.start() for match, _ in found[1:]] + [len(text)]
-        parts = [text[match.end() : stop] for (match, _), stop in zip(found, stops, strict=True)]
-        said = [(ends.sub("", part) if ends else part).strip() for part in parts]
-        turns = [
-            {"role": role, "content": part, "speaker": _name(match)}
-            for (match, role), part in zip(found, said, strict=True)
-        ]
-        turns = turns[:-1] if len(turns) > 1 and not said[-1] else turns  # a prompt ends with the name of who replies
+        turns, said = list[dict[str, str]](), ""
+        for (match, role), stop in zip(found, stops, strict=True):
+            said = ends.sub("", text[match.end() : stop]) if ends else text[match.end() : stop]
+            turns.append({"role": role, "content": said.strip(), "speaker": _name(match)})
+        turns = turns[: -1 if len(turns) > 1 and not said.strip() else None]  # a prompt ends with who replies
         if len({turn["role"] for turn in turns}) > 1:
             return turns if style != "loose" or all(a["role"] != b["role"] for a, b in pairwise(turns)) else first
         first = first or ([] if style == "loose" else turns)
@@ -74,7 +77,7 @@ def split(text: str, role_map: Mapping[str, str]) -> list[dict[str, str]]:
 def seen(text: str, role_map: Mapping[str, str]) -> dict[str, str | None]:
     """The names that seem to speak in ``text``, each with its role, or None where that is not known; none where fewer
     than two names open its lines, tags or markers, and none of ``role_map``."""
-    for style in ("marker", "tag", "line", "bracket"):
+    for style in ("marker", "tag", "line", "bracket", *["heading"] * text.lstrip().startswith("#")):
         names = {name: _role(style, name, role_map) for _, name in _openers(style, text, role_map)}
         if style == "tag":
             names = {name: role for name, role in names.items() if name.lower() not in _HTML and f"</{name}>" in text}

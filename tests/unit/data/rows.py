@@ -24,9 +24,7 @@ def row(text="Hi", label="ok", **more):
 
 def jsonl(folder, *rows, name="train.jsonl"):
     path = folder / name
-    lines = [
-        item if isinstance(item, bytes) else (item if isinstance(item, str) else json.dumps(item)) for item in rows
-    ]
+    lines = [item if isinstance(item, bytes | str) else json.dumps(item) for item in rows]
     path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines))
     return str(path)
 

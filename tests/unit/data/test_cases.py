@@ -5,7 +5,7 @@ import json
 import pytest
 
 from alora.config.schema import ColumnSettings, DataSettings
-from alora.data.findings import Findings
+from alora.data.findings import Findings, take_warnings
 from alora.data.labelled import read_labelled
 from alora.data.messages import text_digest
 from alora.data.splits import read_splits
@@ -50,7 +50,19 @@ TRANSCRIPTS = {
     "breaks": "User: {q}<br>Agent: {a}<br/>User: {q}",
     "alone": "**User**\n{q}\n\n**Assistant**\n{a}\n\n**User**\n{q}",
     "times behind": "User (10:00 AM): {q}\nBot (10:01 AM): {a}\nUser (10:02 AM): {q}",
+    "long dashes": "— Customer: {q}\n— Agent: {a}\n— Customer: {q}",
+    "Harmony with reasoning": "<|start|>user<|message|>{q}<|end|><|start|>assistant<|channel|>analysis<|message|>hm"
+    "<|end|><|start|>assistant<|channel|>final<|message|>{a}<|return|><|start|>user<|message|>{q}<|end|>",
 }  # fmt: skip
+MARKED = {  # what opens a turn of a role, and what closes it
+    "Llama 4": "<|header_start|>{0}<|header_end|>\n\n{1}<|eot|>",
+    "Kimi": "<|im_{0}|>{0}<|im_middle|>{1}<|im_end|>",
+    "Harmony": "<|start|>{0}<|message|>{1}<|end|>",
+    "Granite": "<|start_of_role|>{0}<|end_of_role|>{1}<|end_of_text|>\n",
+    "Apertus": "<|{0}_start|>{1}<|{0}_end|>",
+}
+ROLES = (("user", "{q}"), ("assistant", "{a}"), ("user", "{q}"))
+TRANSCRIPTS |= {name: "".join(turn.format(*one) for one in ROLES) for name, turn in MARKED.items()}
 
 
 @pytest.mark.parametrize("style", TRANSCRIPTS)
@@ -63,13 +75,9 @@ def test_c1_a_transcript_in_one_cell_is_turns(tmp_path, style):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "Kundin: Wo?\nBerater: Hier.",
-        "<Kundin>Wo?</Kundin>\n<Berater>Hier.</Berater>",
-        "<|kundin|>Wo?<|berater|>Hi.",
-        "[Kundin] Wo?\n[Berater] Hier.",
-    ],
-)
+    ["Kundin: Wo?\nBerater: Hier.", "<Kundin>Wo?</Kundin>\n<Berater>Hi.</Berater>", "<|kundin|>Wo?<|berater|>Hi.",
+     "[Kundin] Wo?\n[Berater] Hi.", "### Kundin\nWo?\n### Berater\nHi.", "— Kundin: Wo?\n— Berater: Hi."],
+)  # fmt: skip
 def test_c1_speakers_that_are_seen_and_not_known_are_an_error_with_the_setting(tmp_path, text):
     path = jsonl(tmp_path, *[{"transcript": text, "label": "ok"}] * 4)
     with pytest.raises(DataError) as caught:
@@ -117,17 +125,18 @@ def call(arguments):
 
 
 def test_c3_one_call_has_one_spelling_in_tokens_and_digests():
-    oslo = [
-        {"city": "Oslo"},
-        '{"city":"Oslo"}',
-        '{ "city" : "Oslo" }',
-        json.dumps('{"city":"Oslo"}'),
-        "{'city': 'Oslo'}",
-    ]
+    oslo = [{"city": "Oslo"}, '{ "city" : "Oslo" }', json.dumps('{"city":"Oslo"}'), "{'city': 'Oslo'}"]
     cafe = [{"q": "café"}, '{"q":"caf\\u00e9"}']
-    for forms, wanted in ((oslo, '[calls get {"city": "Oslo"}]'), (cafe, '[calls get {"q": "café"}]')):
+    ends = [{"t": "a\r\nb\rc"}, '{"t":"a\\r\\nb\\nc"}', {"t": "a\nb\nc"}]
+    paths = [{"p": "C:\\r\\n"}, '{"p": "C:\\\\r\\\\n"}']
+    for forms, wanted in (
+        (oslo, '"city": "Oslo"'),
+        (cafe, '"q": "café"'),
+        (ends, r'"t": "a\nb\nc"'),
+        (paths, r'"p": "C:\\r\\n"'),
+    ):
         found = [read_one({"messages": [call(form)]})[0] for form in forms]
-        assert {conversation.messages[0].text for conversation in found} == {wanted}
+        assert {conversation.messages[0].text for conversation in found} == {f"[calls get {{{wanted}}}]"}
         assert len({text_digest(conversation) for conversation in found}) == 1
     answers = [{"a": 1}, '{"a":1}', [{"type": "text", "text": '{"a": 1}'}]]
     found = [read_one({"messages": [call("{}"), {"role": "tool", "content": it}]})[0].messages[1] for it in answers]
@@ -141,12 +150,13 @@ def test_c5_messages_inside_cells(tmp_path):
     table = tmp_path / "cells.csv"
     asked, told = (json.dumps([turn]).replace('"', '""') for turn in PLAIN)
     printed = str([PLAIN[0]])
-    table.write_text(f'input,output,label\n"{asked}","{told}",ok\n"{printed}","{told}",ok\n"{asked}",,ok\n')
+    table.write_text(f'input,output,label\n"{asked}","{told}",ok\n"{printed}","{told}",ok\n"{asked}",null,ok\nHm,,ok\n')
     findings = Findings()
     found = read_labelled(str(table), DataSettings(), POLICY, findings)
     both = [("user", "Hi"), ("assistant", "Yes")]
-    assert [said(one.conversation) for one in found] == [both, both, both[:1]]
-    assert findings.notes["nothing is in column 'output', so the row has a message less"] == 1
+    assert [said(one.conversation) for one in found] == [both, both, both[:1], [("user", "Hm")]]
+    assert findings.notes["nothing is in column 'output', so the row has a message less"] == 2
+    assert findings.notes["cells of column 'input' are messages or texts; a text is one message"] == 1
     row = {"input": {"messages": PLAIN[:1]}, "output": {"choices": [{"message": PLAIN[1]}]}, "label": "ok"}
     (found,) = read(jsonl(tmp_path, row))
     assert said(found.conversation) == both
@@ -181,24 +191,15 @@ def test_c7_rows_without_a_label_are_one_finding_or_left_out(tmp_path):
     found = read_labelled(str(path), DataSettings(unlabelled="leave_out"), POLICY, findings)
     assert [one.labels["p"] for one in found] == ["ok", "violation"]
     assert findings.notes["a row without a label is left out (data.unlabelled)"] == len(NOTHING)
-    rows = [
-        {"text": "a", "label": ["ok"]},
-        {"text": "b", "label": float("nan")},
-        {"text": "c"},
-        {"text": "d", "label": []},
-    ]
+    rows = [{"text": "a", "label": it} for it in (["ok"], float("nan"), [])] + [{"text": "c"}]
     assert len(read(jsonl(tmp_path, *rows), unlabelled="leave_out")) == 1
     named = read(jsonl(tmp_path, *rows), label_map={"nan": "violation"}, unlabelled="leave_out")
     assert len(named) == 1  # a number that is none is no text
 
 
-JUDGED = {
-    "messages": [
-        {"role": "system", "content": "Say violation or ok."},
-        {"role": "user", "content": "User: refund? Bot: promised."},
-        {"role": "assistant", "content": "violation"},
-    ]
-}
+JUDGED = {"messages": [{"role": "system", "content": "Say violation or ok."},
+                       {"role": "user", "content": "User: refund? Bot: promised."},
+                       {"role": "assistant", "content": "violation"}]}  # fmt: skip
 
 
 def test_c8_the_label_as_the_last_turn_is_taken_out_and_never_left(tmp_path):
@@ -215,7 +216,10 @@ def test_c8_the_label_as_the_last_turn_is_taken_out_and_never_left(tmp_path):
         told = {"messages": [*JUDGED["messages"][:2], {"role": "assistant", "content": word}]}
         assert read(jsonl(tmp_path, told), label_turn="last")[0].labels == {"p": label}
         assert codes(jsonl(tmp_path, told | {"label": label})) == {"LABEL_LEAK": 1}
-        assert codes(jsonl(tmp_path, told | {"label": "ok" if label == "violation" else "violation"})) == {}
+        other = {"label": "ok" if label == "violation" else "violation"}
+        assert codes(jsonl(tmp_path, told | other)) == ({"LABEL_LEAK": 1} if word in said_in_words else {})
+        users = {"messages": [*told["messages"][1:], {"role": "user", "content": word}]}
+        assert codes(jsonl(tmp_path, users | {"label": label})) == {"LABEL_LEAK": 1}
     assert codes(jsonl(tmp_path, {"messages": JUDGED["messages"][-1:]}), label_turn="last") == {"EMPTY": 1}
     sound = {"messages": PLAIN, "label": "violation"}
     others = [{"messages": [PLAIN[0], {"role": "assistant", "content": f"So {n}"}], "label": "ok"} for n in range(8)]
@@ -237,9 +241,14 @@ def test_c10_rows_by_a_column_of_splits(tmp_path, column):
         assert texts == {"train": ["a", "b", "c", "d"], "validation": ["f", "g"], "test": ["e"]}
     findings = Findings()
     assert len(read_labelled(str(path), DataSettings(), POLICY, findings)) == 7
-    assert [note for note in findings.notes if f"data.columns.split={column} keeps them apart" in note]
-    path.write_text(rows + "g,ok,gold\n")
-    with pytest.raises(DataError, match="SPLIT_UNKNOWN"):
+    (warning,) = take_warnings(findings.notes)
+    assert (warning.code, warning.where, findings.notes.total()) == ("SPLIT_UNREAD", str(path), column == "partition")
+    for cell, code in (("gold", "gold"), ("", "is blank")):
+        path.write_text(rows + f"g,ok,{cell}\n")
+        with pytest.raises(DataError, match=rf"{code}.*SPLIT_UNKNOWN"):
+            read_splits(settings, [POLICY])
+    settings.columns.split = "splt"
+    with pytest.raises(DataError, match=f"7 rows: no column 'splt'.*'{column}'"):
         read_splits(settings, [POLICY])
 
 
@@ -250,31 +259,22 @@ WRAPPED = {
     "lists": {"train": [["a", "ok"], ["b", "violation"]]},
     "splits": {"train": [{"text": "a", "label": "ok"}], "test": [["b", "violation"]]},
     "Samples": {"Samples": [{"text": "a", "label": "ok"}, {"text": "b", "label": "violation"}]},
-    "the hub's server": {
-        "rows": [
-            {"row_idx": n, "row": {"text": t, "label": it}} for n, t, it in ((0, "a", "ok"), (1, "b", "violation"))
-        ]
-    },
+    "the hub's server": {"rows": [{"row_idx": 0, "row": {"text": "a", "label": "ok"}},
+                                  {"row_idx": 1, "row": {"text": "b", "label": "violation"}}]},
     "by rows": {"0": {"text": "a", "label": "ok"}, "1": {"text": "b", "label": "violation"}},
     "names apart": {"columns": ["label", "text"], "index": [0, 1], "data": [["ok", "a"], ["violation", "b"]]},
     "columns of a split": {"train": {"text": ["a", "b"], "label": ["ok", "violation"]}},
-    "conversations": {
-        "conversations": [
-            {"messages": [{"role": "user", "content": t}], "label": it} for t, it in (("a", "ok"), ("b", "violation"))
-        ]
-    },
-}
+    "conversations": {"conversations": [{"messages": [{"role": "user", "content": t}], "label": it}
+                                        for t, it in (("a", "ok"), ("b", "violation"))]},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("name", WRAPPED)
 def test_c11_wrapped_tables(tmp_path, name, indent):
     (tmp_path / "a.json").write_text(json.dumps(WRAPPED[name], indent=indent))
-    found = read(str(tmp_path / "a.json"))
-    assert [(one.conversation.messages[0].content, one.labels["p"]) for one in found] == [
-        ("a", "ok"),
-        ("b", "violation"),
-    ]
+    found = [(one.conversation.messages[0].content, one.labels["p"]) for one in read(str(tmp_path / "a.json"))]
+    assert found == [("a", "ok"), ("b", "violation")]
     if name == "splits":
         named = read_labelled(
             str(tmp_path / "a.json"), DataSettings(columns=ColumnSettings(split="split")), POLICY, use="train"
@@ -299,16 +299,12 @@ def test_c11_wrapped_tables(tmp_path, name, indent):
         {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}, {"role": "model", "parts": [{"text": "Yes"}]}]},
         {"messages": [{"participant": "user", "utterance": "Hi"}, {"participant": "assistant", "message": "Yes"}]},
         {"messages": [{"user": "Hi"}, {"assistant": "Yes"}]},
-        {
-            "messages": [
-                {"type": "constructor", "kwargs": {"type": who, "content": text}}
-                for who, text in (("human", "Hi"), ("ai", "Yes"))
-            ]
-        },
+        {"messages": [{"type": "constructor", "kwargs": {"type": who, "content": text}}
+                      for who, text in (("human", "Hi"), ("ai", "Yes"))]},
         {"turns": PLAIN},
         {"user_message": "Hi", "botReply": "Yes"},
     ],
-)
+)  # fmt: skip
 def test_c12_usual_names(row):
     conversation, findings = read_one(row, role_map={"Agent": "assistant"})
     assert findings.all() == []
@@ -362,6 +358,12 @@ def test_c15_reasoning_has_one_meaning_in_every_form(form):
     conversation, _ = read_one(row, reasoning="read")
     assert said(conversation)[1] == ("assistant", "<think>\nhm\n</think>\n\nYes")
     assert [finding.code for finding in read_one(row, reasoning="refuse")[1].all()] == ["REASONING"]
+
+
+def test_c15_two_forms_in_a_file_are_a_warning(tmp_path):
+    rows, findings = [{"messages": [PLAIN[0], THOUGHT[form]], "label": "ok"} for form in ("tags", "field")], Findings()
+    read_labelled(jsonl(tmp_path, *rows), DataSettings(), POLICY, findings)
+    assert [warning.code for warning in take_warnings(findings.notes)] == ["REASONING_MIXED"]
 
 
 @pytest.mark.parametrize("text", ["The tag </think> ends it", "a <think>b</think>", "<think>never closed"])

@@ -70,17 +70,14 @@ def test_a_column_that_no_row_has_is_misspelt(tmp_path):
     assert codes(jsonl(tmp_path, both, both), columns=named).keys() == {"COLUMN_MISSING"}
     later = [{"prompt": "Hi", "label": "ok"}] * 60 + [both]
     assert codes(jsonl(tmp_path, *later), columns=ColumnSettings(messages="prompt,response")) == {}
-    assert codes(jsonl(tmp_path, *later[:60]), columns=ColumnSettings(messages="prompt,response")) == {
-        "COLUMN_MISSING": 1
-    }
+    named = ColumnSettings(messages="prompt,response")
+    assert codes(jsonl(tmp_path, *later[:60]), columns=named) == {"COLUMN_MISSING": 1}
 
 
 def test_columns_that_are_not_read_are_noted_once(tmp_path):
     notes, path = Counter[str](), tmp_path / "rows.jsonl"
-    rows = [
-        {"question": "Why?", "answer": "So.", "context": "Docs.", "score": 1},
-        {"question": "a", "answer": "b", "c": "x"},
-    ]
+    asked = {"question": "a", "answer": "b"}
+    rows = [asked | {"context": "Docs.", "score": 1}, asked | {"c": "x"}]
     streamed(path, *rows, notes=notes)
     assert notes == {"'context', 'c' are not read: data.columns.messages names no such turn": 1}
     for named in ({"messages": "question,answer"}, {"group": "context", "id": "c"}):
@@ -222,6 +219,8 @@ def test_what_of_a_transcript_is_not_split_is_refused_or_noted(tmp_path):
     ]
     assert read_as("Chat started\nAgent: a\nCustomer: b") == (["TRANSCRIPT"], [])
     assert read_as("Agent: a\nAnn Lee: b") == (["TRANSCRIPT"], [])
+    with pytest.raises(DataError, match="cut what stands before"):
+        read(jsonl(tmp_path, {"text": "Hm\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb", "label": "ok"}))
     assert read_as("hello") == ([["user"]], [])
     assert read_as("Agent: a\nSupervisor: b\nCustomer: c")[0] == [both]
     assert "'Supervisor'" in read_as("Agent: a\nSupervisor: b\nCustomer: c")[1][0]

@@ -10,7 +10,7 @@ from alora.data.findings import Findings
 from alora.data.labelled import read_labelled, read_multilabelled
 from alora.errors import DataError
 from alora.policy import Policy
-from tests.unit.data.rows import OTHER, POLICY, jsonl, read, row
+from tests.unit.data.rows import OTHER, POLICY, codes, jsonl, read, row
 
 
 def test_rows_in_order_with_ids_and_places(tmp_path):
@@ -39,6 +39,8 @@ BAD_ROWS = {
     "a tool call without a name": (
         {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}], "label": "ok"}, "TOOL_CALL"),
     "no content": ({"messages": [{"role": "user"}], "label": "ok"}, "CONTENT_KIND"),
+    "a text by another key": ({"messages": [{"role": "user", "msg": "x"}], "label": "ok"}, "CONTENT_KIND"),
+    "a role by another key": ({"messages": [{"name": "user", "content": "x"}], "label": "ok"}, "ROLE_UNKNOWN"),
     "lone surrogate": (row("a\ud800"), "NOT_UNICODE"),
     "lone surrogate in an id": (row(id="a\ud800"), "NOT_UNICODE"),
     "id of a wrong type": (row(id=[1]), "ID_KIND"),
@@ -73,10 +75,12 @@ def test_all_findings_come_at_once_and_the_rest_is_counted(tmp_path):
     rows = [row(label="maybe") for _ in range(50)]
     with pytest.raises(DataError, match="50 problems") as caught:
         read(jsonl(tmp_path, row(), "{", *rows[:49]))
-    assert [(item.code, item.where, item.count) for item in caught.value.findings] == [
-        ("NOT_JSON", "train.jsonl:2", 1),
-        ("LABEL_UNKNOWN", "train.jsonl:3", 49),
-    ]
+    found = [(item.code, item.where, item.count) for item in caught.value.findings]
+    assert found == [("NOT_JSON", "train.jsonl:2", 1), ("LABEL_UNKNOWN", "train.jsonl:3", 49)]
+    for pairs in ('[["a", "ok"], ["b", "violation"]]', '["a", "ok"]\n["b", "violation"]\n'):
+        assert codes(jsonl(tmp_path, pairs)) == {"ROW_KIND": 2}
+    with pytest.raises(DataError, match="holds no rows"):
+        read(jsonl(tmp_path, '{"data": []}'))
     assert str(caught.value.findings[1]).startswith("49 rows: label 'maybe' is not one of")
     with pytest.raises(DataError, match="50 problems") as caught:
         read(jsonl(tmp_path, *[row(label=f"maybe {number}") for number in range(50)]))
@@ -180,21 +184,15 @@ def test_ids_that_come_twice_are_one_finding(tmp_path):
     with pytest.raises(DataError) as caught:
         read_labelled(paths, DataSettings(), POLICY)
     (finding,) = caught.value.findings
-    assert (finding.code, finding.count, finding.where) == (
-        "ID_TWICE", 30, "b.jsonl:1: id '0' is also at a.jsonl:1"
-    )  # fmt: skip
+    place = "b.jsonl:1: id '0' is also at a.jsonl:1"
+    assert (finding.code, finding.count, finding.where) == ("ID_TWICE", 30, place)
 
 
 @pytest.mark.parametrize(
     ("written", "label_map"),
-    [
-        ("refuse\u0301", {}),
-        ("REFUSÉ ", {}),
-        ("ｒｅｆｕｓé", {}),
-        (" Yes", {"yes": "refusé"}),
-        ("YES", {"yes": "refusé", "Yes ": "refusé"}),
-    ],
-)
+    [("refuse\u0301", {}), ("REFUSÉ ", {}), ("ｒｅｆｕｓé", {}), (" Yes", {"yes": "refusé"}),
+     ("YES", {"yes": "refusé", "Yes ": "refusé"})],
+)  # fmt: skip
 def test_a_label_in_other_capitals_blanks_accents_or_widths_is_read_with_a_note(tmp_path, written, label_map):
     policy, findings = Policy("p", "T", "R", labels=("refusé", "ok")), Findings()
     settings = DataSettings(label_map=label_map)
