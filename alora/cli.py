@@ -96,9 +96,7 @@ def report(error: BaseException) -> int:
     if surroundings is not None:
         return _fail(surroundings, MISUSED)
     kind, text = type(error).__name__, " ".join(str(error).split())
-    return _fail(
-        f"internal error: {kind}: {text}\nrun it with ALORA_DEBUG=1 for the traceback, and report it", INTERNAL
-    )
+    return _fail(f"internal error: {kind}: {text}\nrun it with ALORA_DEBUG=1 for a traceback, and report it", INTERNAL)
 
 
 def _dispatch(arguments: list[str]) -> int:

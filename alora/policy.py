@@ -121,9 +121,7 @@ def load_policies(settings: PolicySettings, ids: Sequence[str] = ()) -> list[Pol
 def _one(settings: PolicySettings) -> Policy:
     if settings.file is None:
         if settings.title is None:
-            raise PolicyError(
-                "no policy is given; set policy.file=FILE.yaml, or policy.id, policy.title and policy.rule"
-            )
+            raise PolicyError("no policy is given; give policy.file=FILE, or policy.id, policy.title and policy.rule")
         slug = re.sub(r"[^a-z0-9]+", "_", settings.title.casefold()).strip("_")[:LONGEST_ID] or "policy"
         given = {"id": settings.id or slug, "title": settings.title, "rule": settings.rule or ""}
         given |= {"judge": settings.judge} if settings.judge else {}

@@ -7,8 +7,9 @@ below.
 import functools
 import json
 import os
+import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ NOT_OURS = "NOT_OURS"  # it is something else
 SEAL = "sha256"  # the key of a record's digest of itself
 _SHOWN = 5  # problems of a record
 _SETTLED_NS = 2 * 10**9  # a file that was written to less than this ago may change again without another time
+_KINDS = {str: "a text", list: "a list", dict: "an object"}  # whose content is not shown
+_OF_UNION = re.compile(r"str|bool|predicate|choice|list\[.*")  # pydantic's names for them where a value may be several
 _Kind = TypeVar("_Kind")
 
 
@@ -46,10 +49,8 @@ class Folder:
         entries = [entry for top in [path / name for name in names] or [path] for entry in _below(top, top != path)]
         for entry in entries:
             if entry.is_symlink() and not _in_hub_cache(entry):
-                what = "a link, and may lead to any file of yours"
-                raise refused(
-                    refusal, CHANGED, f"{entry} is {what}; put the file itself there, or get the folder again"
-                )
+                way = "put the file itself there, or get the folder again"
+                raise refused(refusal, CHANGED, f"{entry} is a link, and may lead to any file of yours; {way}")
         self.files = frozenset(entry.relative_to(path).as_posix() for entry in entries if entry.is_file())
 
     def json(self, name: str) -> dict[str, Any]:
@@ -73,12 +74,8 @@ class Folder:
                 state = "was changed after it was written"
                 if found.size != expected.size:
                     state = "is cut short" if found.size < expected.size else "is longer than it was written"
-                raise refused(
-                    self.refusal,
-                    CHANGED,
-                    f"{self.path / name} {state}: {found.size} bytes of sha256 {found.sha256[:12]}, {expected.size} of "
-                    f"{expected.sha256[:12]} expected; {self.remedy}",
-                )
+                sizes = f"{found.size} bytes of sha256 {found.sha256[:12]}, {expected.size} of {expected.sha256[:12]}"
+                raise refused(self.refusal, CHANGED, f"{self.path / name} {state}: {sizes} expected; {self.remedy}")
 
 
 def file_record(file: Path) -> FileRecord:
@@ -133,9 +130,7 @@ def decode(kind: Any, value: Any, key: str = "") -> Any:
     try:
         return _adapter(kind).validate_json(json.dumps([value]))[0]
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False)
-        said = [f"{_dotted(key, each['loc'][1:])}: {_wanted(each)}" for each in problems[:_SHOWN]]
-        raise TypeError(", ".join(said)) from error
+        raise TypeError(problems([{**each, "loc": each["loc"][1:]} for each in error.errors()], key)) from error
 
 
 @functools.cache
@@ -147,16 +142,30 @@ def _adapter(kind: Any) -> Any:
     return TypeAdapter(wrapped, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 
 
-def _dotted(key: str, path: tuple[int | str, ...]) -> str:
-    inner = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return (key + inner).lstrip(".") or "it"
-
-
-def _wanted(problem: Any) -> str:
-    """What pydantic says, and the value that it says it of."""
-    if problem["type"] in ("missing", "unexpected_keyword_argument", "missing_argument"):
-        return "is missing" if "missing" in problem["type"] else "is unknown"
-    return f"{problem['msg']}, not {repr(problem['input'])[:60]}"
+def problems(errors: Sequence[Mapping[str, Any]], key: str = "") -> str:
+    """What pydantic finds wrong with a value below ``key``: where, what it is and must be, without the text in it."""
+    found, errors = dict[str, dict[str, None]](), errors[:50]
+    # Of the kinds that a value may be of, the one that it comes nearest to counts: the furthest error.
+    ranks = [(each["loc"][:1], not each["type"].endswith("_type"), len(each["loc"])) for each in errors]
+    best = {rank[0]: rank for rank in sorted(ranks, key=lambda rank: rank[1:])}
+    for each in (each for each, rank in zip(errors, ranks, strict=True) if rank == best[rank[0]]):
+        context, path = each.get("ctx") or {}, [step for step in each["loc"] if not _OF_UNION.fullmatch(str(step))]
+        path += ["type"] * ("discriminator" in context)
+        where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+        where = f"{key}{where}".lstrip(".")[:200] or "it"
+        must = re.sub(r"^Value error, | after validation| or (an )?instance of \w+", "", each["msg"])
+        must = f"Input should be {context['expected_tags']}" if "tag" in context else must
+        if each["type"].startswith(("missing", "union_tag_not", "unexpected")):
+            where, must = f"{where} is {'unknown' if 'unexpected' in each['type'] else 'missing'}", ""
+        elif must == (must := must.removeprefix("Input should be ").replace("dictionary", "object")):
+            where = "" if where == "it" else f"{where}: "
+        else:
+            given = context.get("tag", each["input"])
+            named = isinstance(given, str) and {"tag", "expected"} & context.keys()
+            kind = None if named else _KINDS.get(type(given))
+            where = f"{where} is {kind or repr(given)[:40]}; it must be "
+        found.setdefault(where, {})[must[:200]] = None
+    return "; ".join(where + " or ".join(must) for where, must in [*found.items()][:_SHOWN])
 
 
 def refused(refusal: type[AloraError], code: str, message: str) -> AloraError:

@@ -16,8 +16,9 @@ from pydantic import ValidationError
 
 from alora.data.roles import usual_role
 from alora.errors import CheckFailed, ConfigError, PromptRefused
+from alora.received import problems
 from alora.transport import Full, Http, Unreachable, Waiting, named, refusal, root
-from alora.wire.native import REQUEST_ID, FromGuard, GuardRequest, GuardResponse, PolicyCard, PolicyList, problems
+from alora.wire.native import REQUEST_ID, FromGuard, GuardRequest, GuardResponse, PolicyCard, PolicyList
 
 SESSION = "x-session-id"  # by which routers keep a conversation on its replica
 _AWAY_S = 30.0  # for which a guard that did not answer comes last
@@ -80,7 +81,7 @@ class AsyncGuard:
         try:
             request = GuardRequest.model_validate({"messages": messages, **fields})
         except ValidationError as error:
-            raise PromptRefused(problems(error.errors(include_input=False))) from None
+            raise PromptRefused(problems(error.errors())) from None
         if request.stream:
             raise PromptRefused("check returns one whole answer; for verdicts as they come, POST to /v1/guard itself")
         body, session = {**fields, "messages": request.messages}, session_id(request.messages, request.cache_salt)
@@ -111,7 +112,7 @@ class AsyncGuard:
         try:
             return kind.model_validate_json(text)
         except ValidationError as error:
-            why = problems(error.errors(include_input=False))
+            why = problems(error.errors())
             raise CheckFailed(f"{named(url)} is not a guard: {why}; start one with alora serve") from None
 
     async def close(self) -> None:

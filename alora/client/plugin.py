@@ -30,9 +30,11 @@ def ask_plugin(environment: Mapping[str, str]) -> dict[str, Any]:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=quiet, check=False)
         return json.loads(answer.stdout[answer.stdout.index("{") :])
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise CheckFailed(
-            f"the vLLM plugin cannot be asked ({type(error).__name__}: {error}); run python -P -m alora.vllm_plugin"
-        ) from error
+        slow = isinstance(error, subprocess.TimeoutExpired)
+        why = (
+            f"did not answer within {LIMIT_S} s; run this again when the machine is idle, or" if slow else "is silent;"
+        )
+        raise CheckFailed(f"the vLLM plugin {why} see what python -P -m alora.vllm_plugin prints") from error
 
 
 def require_plugin(environment: Mapping[str, str]) -> None:

@@ -139,12 +139,9 @@ def _vllm() -> tuple[dict[str, str], list[Fault]]:
     try:
         found = ask_plugin(os.environ)
     except CheckFailed as error:
-        if isinstance(error.__cause__, subprocess.TimeoutExpired):
-            slow = f"the vLLM plugin gave no answer in {error.__cause__.timeout:.0f} s: vLLM starts slowly here"
-            return {"vllm plugin": "slow"}, [
-                Fault(slow, "it may well work; python -P -m alora.vllm_plugin waits for it")
-            ]
-        return {"vllm plugin": "unknown"}, [Fault(str(error), "run it to see why", broken=True)]
+        slow = isinstance(error.__cause__, subprocess.TimeoutExpired)
+        what, remedy = ("slow", "it may well work") if slow else ("unknown", "run it to see why")
+        return {"vllm plugin": what}, [Fault(str(error), remedy, broken=not slow)]
     findings = []
     if not found["entry_point"]:
         findings.append(Fault("vLLM does not find the plugin", "install alora again with pip", broken=True))

@@ -64,9 +64,7 @@ def _copied(recipe: Recipe, artifact: Artifact, folder: Path) -> Bundle:
     if recipe.output is not None:
         return copy_bundle(folder, recipe.output)
     if recipe.export.push_to is None:
-        raise ConfigError(
-            f"{folder} is a bundle already; copy it with output=DIR or publish it with export.push_to=..."
-        )
+        raise ConfigError(f"{folder} is a bundle already; copy it with output=DIR or publish with export.push_to=...")
     return load_bundle(folder)
 
 

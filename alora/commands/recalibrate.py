@@ -122,9 +122,7 @@ def _held_out(recipe: Recipe, artifact: Artifact, source: Source) -> tuple[list[
     remedy = "give rows that it did not train on as data.validation=FILE.jsonl"
     run = saved_run(artifact)
     if run is not None and source != run.data.train:
-        raise ConfigError(
-            f"data.train={named(source)} is not what the run in {artifact.run} held rows out of; {remedy}"
-        )
+        raise ConfigError(f"data.train={named(source)} is not what the run {artifact.run} held rows out of; {remedy}")
     try:
         train, held, unread = trained_rows(artifact)
     except ConfigError as error:

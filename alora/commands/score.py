@@ -88,9 +88,7 @@ def _read_as_trained(recipe: Recipe) -> tuple[DataSettings, list[str]]:
     try:
         read = settings_as_trained(recipe, artifact)
     except (RunError, ConfigError) as error:
-        alone = (
-            "rows are read by this command's settings alone: give data.columns and data.role_map, if the run had any"
-        )
+        alone = "rows are read by this verb's settings alone: give data.columns and data.role_map, if the run had any"
         return recipe.data, [f"{error}; {alone}"]
     without = "as the run's own, rows are read without images, audio and files; data.skip_media=false refuses such rows"
     remarks = [without] if read.skip_media and not recipe.data.skip_media else []

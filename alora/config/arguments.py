@@ -9,6 +9,7 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 
 from alora.config.paths import expanded, recipes_folder
@@ -31,8 +32,7 @@ COMPOSING = {"--config-dir", "--multirun", "--run"}
 # No --experimental-rerun, which unpickles its file, and no --config-name: recipe=FILE.
 FLAGS = (*_LONG.values(), "--resolve", "--hydra-help", "--version")
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<key>[^=+~]+)=(?P<value>.*)", re.DOTALL)
-# Settings of several names in one text, where Hydra would see a sweep; choice(a,b) is one.
-_LISTS_IN_TEXT = ("data.columns.messages",)
+_SLIP = re.compile(r"([\w.]+)([\s:=]+)\S.*", re.DOTALL)
 _NAMES = re.compile(r"[\w .-]+(,[\w .-]+)+")
 
 
@@ -80,7 +80,7 @@ def read_arguments(verb: str, argv: Sequence[str], cwd: Path) -> Arguments:
     options, overrides, positional = _split(argv)
     overrides = [_unalias(verb, item) for item in overrides]
     if positional:
-        overrides += _positional(verb, positional, overrides)
+        overrides = [*_positional(verb, positional, overrides, argv), *overrides]
     given = Arguments(verb, tuple(overrides), cwd=cwd, options=options)
     if given.config_dir is not None and not given.config_dir.is_dir():
         raise ConfigError(f"--config-dir {given.config_dir}: there is no such folder; give one with configs")
@@ -126,8 +126,10 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
     return options, overrides, positional
 
 
-def _positional(verb: str, values: list[str], overrides: list[str]) -> list[str]:
+def _positional(verb: str, values: list[str], overrides: list[str], argv: Sequence[str]) -> list[str]:
     key = POSITIONAL.get(verb)
+    if said := _slip(values[0], argv, by_sign=key is not None):
+        return [said]
     if key is None:
         a_recipe = Path(values[0]).suffix in ("", ".yaml", ".yml")
         hint = "artifact" if verb in OF_ARTIFACT else "recipe" if a_recipe else "data.train"
@@ -142,16 +144,29 @@ def _positional(verb: str, values: list[str], overrides: list[str]) -> list[str]
     return [f"{key}={quoted(values[0])}"]
 
 
+def _slip(word: str, argv: Sequence[str], by_sign: bool) -> str | None:
+    """The setting that ``word`` is part of, with blanks or a colon, as Hydra refuses it; None where it is none."""
+    from alora.config.fill import TYPES, nearest_key  # OmegaConf, which the client of a server may lack
+
+    first = argv.index(word)
+    first -= first > 0 and argv[first - 1].endswith("=")
+    rest = takewhile(lambda item: not _OVERRIDE.fullmatch(item) and item[:1] != "-", argv[first + 1 :])
+    found = _SLIP.fullmatch(" ".join([argv[first], *rest]).replace("= ", " = ", 1))
+    known = found and (nearest_key(found[1]) if found[2].strip() else not by_sign and found[1] in TYPES)
+    return found[0] if found and known else None
+
+
 def _unalias(verb: str, item: str) -> str:
     match = _OVERRIDE.fullmatch(item)
     if match is None:
         return item
     if verb in OF_LOGS and match["key"] == "data":  # its rows have no other role
-        return f"conversation={quoted(_unquoted(match['value']))}"
-    if match["key"] in _LISTS_IN_TEXT and _NAMES.fullmatch(match["value"]):
+        return f"conversation={quoted(unquoted(match['value']))}"
+    # Several names in one text, where Hydra would see a sweep; choice(a,b) is one.
+    if match["key"] == "data.columns.messages" and _NAMES.fullmatch(match["value"]):
         return f"{match['key']}='{match['value']}'"
     key = ALIASES.get(match["key"], match["key"])
-    if key == "policy" and _unquoted(match["value"]).endswith((".yaml", ".yml")):  # and no name of a stored policy
+    if key == "policy" and unquoted(match["value"]).endswith((".yaml", ".yml")):  # and no name of a stored policy
         key = "policy.file"
     return f"{match['sign']}{key}={match['value']}"
 
@@ -162,7 +177,7 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _unquoted(value: str) -> str:
+def unquoted(value: str) -> str:
     """``value`` without the quotes around it, as Hydra takes those of other keys."""
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
 
@@ -172,14 +187,12 @@ def _name_recipe_files(overrides: list[str], cwd: Path) -> tuple[list[str], list
     files: list[Path] = []
 
     def named(name: str) -> str:
-        given = _unquoted(name)
+        given = unquoted(name)
         if not given.endswith((".yaml", ".yml")):
             return name
         files.append(Path(os.path.realpath(cwd / expanded(given))))
         if not files[-1].is_file():
-            raise ConfigError(
-                f"recipe={given}: there is no file {files[-1]}; give a file, or a name such as quickstart"
-            )
+            raise ConfigError(f"recipe={given}: there is no file {files[-1]}; give a file, or a name like quickstart")
         return quoted(str(files[-1]))
 
     def with_files(item: str) -> str:

@@ -13,9 +13,9 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from alora.config.arguments import Arguments, quoted
+from alora.config.arguments import ALIASES, Arguments, quoted, unquoted
 from alora.config.files import Folders
-from alora.config.fill import TYPES, nested, unknown_key_message
+from alora.config.fill import TYPES, fill, fresh, nested, unknown_key_message
 from alora.config.paths import configs_folder
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError
@@ -68,16 +68,29 @@ def explained() -> Iterator[None]:
         option = missing.removesuffix(".yaml").split("/")
         message = "\n".join(str(item).strip() for item in (error, error.__cause__) if item is not None)
         if isinstance(override, str):
-            key, _, value = override.partition("=")
-            message = (
-                f"{override}: not key=value as Hydra reads it; a list is [a,b], a mapping {{a: b}}, another setting "
-                f"${{name}}; for a text, write {shlex.quote(f'{key}={quoted(value)}')}"
-            )
+            message = f"{override}: not key=value as Hydra reads it; {meant(override)}"
         elif option[0] == "hydra":
             message = (
-                f"{'/'.join(option[:-1])}={option[-1]} is not installed; {_BROUGHT.get(option[1], 'choose another')}"
+                f"{'/'.join(option[:-1])}={option[-1]} is not installed; {_BROUGHT.get(option[1], 'take another')}"
             )
         raise ConfigError(message) from error
+    except RecursionError as error:
+        raise ConfigError("the command line nests lists and mappings too deep; write them flatter") from error
+
+
+def meant(said: str) -> str:
+    """What to write in place of ``said``, for a shell; what is wrong with its value where no form of it will do."""
+    key, value = re.split(r"\s*[:=]+\s*|\s+|$", unquoted(said), maxsplit=1)
+    value, problems = re.sub(r",\s*(?=[],}]|$)", "", value), []
+    for form, words in ((value, ""), (quoted(value), "a list is [a,b], a mapping {a: b}; for a text, ")):
+        override, line = f"{ALIASES.get(key, key)}={form}", CommandLine()
+        with contextlib.suppress(*HYDRA_ERRORS):
+            problem = _take(OverridesParser.create().parse_override(override), line, Folders((configs_folder(),)))
+            found = [problem] if problem else [text for it in line.values for _, text in fill(fresh(), it, False)]
+            if not found and (line.values or not words):
+                return f"{words}write {shlex.quote(override)}"
+            problems += found
+    return next(iter(problems), unknown_key_message(said.partition("=")[0]))
 
 
 def read_line(overrides: Sequence[str], folders: Folders) -> CommandLine:
@@ -113,7 +126,7 @@ def _entries(text: str) -> dict[str, str] | None:
     """``{a: x, "1": y}`` as text to text, which Hydra's grammar does not have; None for anything else."""
     try:
         entries = yaml.load(text, yaml.BaseLoader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         return None
     plain = isinstance(entries, dict) and all(isinstance(item, str) and item for item in (*entries, *entries.values()))
     return entries if plain else None
@@ -141,7 +154,5 @@ def _take(item: Override, line: CommandLine, folders: Folders) -> str | None:
     elif opened is not None:
         line.removed.append((opened, key.removeprefix(f"{opened}.")))
     else:
-        return (
-            f"{key} cannot be removed; leave it out, or give it a value" if key in TYPES else unknown_key_message(key)
-        )
+        return f"{key} cannot be removed; leave it out, or set it" if key in TYPES else unknown_key_message(key)
     return None

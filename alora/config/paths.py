@@ -73,6 +73,9 @@ def _input(key: str, given: str, needed: bool, on_hub: bool, roots: Sequence[Pat
         looked = dict.fromkeys(root / expanded(given) for root in roots)
         close = _close(given, roots)
         meant = f"did you mean {close!r}?" if close else f"looked for {', '.join(map(str, looked))}"
+        meant = "download it, and give the file" if "://" in given else meant
+        meant = f"write {key}={given[7:]}" if given.startswith("file://") else meant
+        meant = f"for none, write {key}=null" if given.lower() in ("none", "nil") else meant
         said = "data" if key == "conversation" and not given.endswith(".json") else key  # as the user wrote it
         problems.append(f"{said}: there is no {given!r}; {meant}")
     return _output(given, roots[0])

@@ -2,6 +2,7 @@
 objects of tables, read whole."""
 
 import ast
+import contextlib
 import csv
 import gzip
 import io
@@ -75,27 +76,24 @@ def _open(path: Path) -> Stream:
     return gzip.GzipFile(path) if packed else path.open("rb")
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """JSON; ValueError with a message that completes "not JSON: ..."."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{error.msg} at column {error.colno}") from None
+        raise ValueError(f"{error.msg} at {f'line {error.lineno} ' * (error.lineno > 1)}column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("its lists and objects are nested too deep") from None
 
 
 def unpacked(value: Any, printed: re.Pattern[str] = PRINTED) -> Any:
     """A list or an object that a text holds as JSON, or as Python prints it; anything else as it is."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
         return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        if not printed.match(value):
-            return value
-    try:
-        return ast.literal_eval(value.strip())  # values alone, and no code
-    except (ValueError, SyntaxError):
-        return value
+    for read in (parse_json, ast.literal_eval) if printed.match(value) else (parse_json,):  # values alone, and no code
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return read(value.strip())
+    return value
 
 
 def without_nulls(value: Any, in_list: bool = False) -> Any:
@@ -160,7 +158,7 @@ def _read_whole(stream: Stream, name: str, start: bytes, notes: Counter[str]) ->
     content = None
     if spread or not second.strip():
         try:
-            content = json.loads(first + second + stream.read())
+            content = parse_json(first + second + stream.read())
         except ValueError as error:
             if spread and isinstance(error, UnicodeDecodeError):
                 raise

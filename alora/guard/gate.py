@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from alora.errors import AloraError
 from alora.guard import metrics
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded
-from alora.wire.native import problems
+from alora.received import problems
 
 MOST_BYTES = 1024 * 1024  # of a request's body
 
@@ -104,4 +104,4 @@ def _invalid(error: RequestValidationError) -> str:
     found = error.errors()
     if found[0]["type"] == "json_invalid":
         return f"the body is not JSON at character {found[0]['loc'][-1]}"
-    return problems([{**item, "loc": item["loc"][1:]} for item in found[:5]])
+    return problems([{**item, "loc": item["loc"][1:]} for item in found])

@@ -54,9 +54,7 @@ class PackedReader:
 
     def _score(self, prefix: Prefix, asked: Sequence[Served]) -> list[torch.Tensor]:
         indices = {name: index for index, name in enumerate(self._weights)}
-        return self._scorer.label_logits(
-            prefix, [item.suffix for item in asked], [indices[item.name] for item in asked]
-        )
+        return self._scorer.label_logits(prefix, [it.suffix for it in asked], [indices[it.name] for it in asked])
 
     async def _change(self, change: Callable[[_Weights], _Weights]) -> None:
         """In the one thread that scores, so between two passes and after every earlier change."""

@@ -119,9 +119,7 @@ def fit_rates(record: Record) -> Rates:
         for _, _, systems in bursts(record) for work, seconds in systems.values()
     ]  # fmt: skip
     if len(rows) < 3:
-        raise ConfigError(
-            "the record holds fewer than two cells of the grid with alora and lora; run alora bench serving"
-        )
+        raise ConfigError("the record holds fewer than two cells with alora and lora; run alora bench serving")
     scales = np.abs(rows).max(axis=0)
     fitted, _ = nnls(np.array(rows) / scales, np.ones(len(rows)))
     base, adapted, request = (fitted / scales).tolist()

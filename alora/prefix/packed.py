@@ -229,9 +229,7 @@ def packed_attention(
         )
     used = [name for name in _REFUSED_ATTENTION if kwargs.get(name) is not None]
     if used:
-        raise BaseError(
-            f"{type(module).__name__} uses {', '.join(used)} in its attention, which alora does not support"
-        )
+        raise BaseError(f"{type(module).__name__} uses {', '.join(used)} in its attention, which alora cannot run")
     if key.shape[-1] != value.shape[-1]:
         raise BaseError(
             f"{type(module).__name__} has keys of width {key.shape[-1]} and values of width {value.shape[-1]}, which "

@@ -133,9 +133,7 @@ class Tracker:
         """Give up policies whose adapter no step has moved: it would be exported as one that does nothing."""
         for policy in range(len(self.standings)):
             if self.standings[policy].active and policy not in self._best and self._bank.inert(policy):
-                self.drop(
-                    policy, "no step of the training moved its adapter; raise training.max_steps or training.epochs"
-                )
+                self.drop(policy, "no step of training moved its adapter; raise training.max_steps or training.epochs")
 
     def best(self, policy: int) -> AdapterWeights:
         """The weights of the best evaluation; the present ones when there was none."""

@@ -46,9 +46,7 @@ def fit_with_trl(
     """Train one policy's standard LoRA and return its best by validation loss; the base is given back as it was. A run
     that was cut off goes on from its last whole checkpoint in ``checkpoints``."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise TrainingError(
-            "training.engine=trl runs in one process here; train over several with training.engine=alora"
-        )
+        raise TrainingError("training.engine=trl runs in one process; train over several with training.engine=alora")
     require_rows(train, validation)
     settings = make_schedule(settings, train, adapter.spec.rank, width_of(base.model)).settings
     with peft_on(base, adapter) as model:

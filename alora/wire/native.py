@@ -1,7 +1,7 @@
 """The guard's own requests and answers, and what its options are on every route."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -14,11 +14,6 @@ CALLER = "X-Alora-User"  # who asks, where the body's metadata does not say
 
 _Item = TypeVar("_Item")
 Many = Annotated[list[_Item], Field(fail_fast=True)]  # a megabyte of wrong items is one error, and not half a million
-
-
-def problems(errors: Sequence[Mapping[str, Any]]) -> str:
-    """What pydantic finds wrong with a request or an answer, without the text in it."""
-    return "; ".join(f"{'.'.join(map(str, item['loc']))[:200] or 'body'}: {item['msg'][:200]}" for item in errors[:5])
 
 
 class Closed(BaseModel):
@@ -43,12 +38,8 @@ class Options(Closed):
     deadline_ms: float | None = Field(
         default=None, gt=0, le=600_000, strict=True, description="answer after this long, complete or not"
     )
-    on_failure: Literal["closed", "open"] = Field(
-        default="closed", description="what a policy without an answer counts as"
-    )
-    cache_salt: str | None = Field(
-        default=None, min_length=1, max_length=256, description="share KV under this salt only"
-    )
+    on_failure: Literal["closed", "open"] = Field(default="closed", description="what no answer of a policy counts as")
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=256, description="share KV by this salt only")
     priority: int = Field(
         default=0,
         ge=-(2**31),
@@ -56,10 +47,7 @@ class Options(Closed):
         strict=True,
         description="lower runs first, where the engine schedules by priority",
     )
-
-    metadata: dict[str, Any] | None = Field(
-        default=None, description="of it, user is read: the caller's id, for the log"
-    )
+    metadata: dict[str, Any] | None = Field(default=None, description="its user is read: the caller's id, for the log")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -73,7 +61,7 @@ class GuardRequest(Options):
     messages: Many[dict[str, Any]] = Field(description="the conversation, as in OpenAI's chat format")
     stop_on_block: bool = Field(default=False, description="cancel the rest at the first flagged verdict")
     stream: bool = Field(
-        default=False, description="server-sent events: each verdict as it arrives, the whole answer last"
+        default=False, description="server-sent events: each verdict as it comes, the whole answer last"
     )
     _id: str = PrivateAttr(default_factory=lambda: secrets.token_hex(12))
     _caller: str | None = PrivateAttr(default=None)

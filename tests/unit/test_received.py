@@ -60,12 +60,12 @@ def test_what_was_written_reads_back():
         ({"parts": [{"name": "a", "share": float("nan")}]}, r"parts\[0\]\.share"),
         ({"parts": [{"name": "a", "share": 10**400}]}, r"parts\[0\]\.share"),
         ({"pair": ["x", "y"]}, r"pair\[1\]"),
-        ({"inner": {"count": 1}}, r"inner\.sound: is missing, inner\.parts: is missing, inner\.pair: is missing"),
-        ({"surprise": 1}, "surprise: is unknown"),
+        ({"inner": {"count": 1}}, r"inner\.sound is missing; inner\.parts is missing; inner\.pair is missing"),
+        ({"surprise": 1}, "surprise is unknown"),
     ],
 )
 def test_what_is_of_another_type_is_named(change, keys):
-    with pytest.raises(TypeError, match=f"^(it: Value error, )?{keys}") as caught:
+    with pytest.raises(TypeError, match=f"^{keys}") as caught:
         decode(Whole, plain() | change)
     assert len(str(caught.value)) < 300
 

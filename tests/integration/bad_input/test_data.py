@@ -33,7 +33,7 @@ CHECKED = ("error: ", "not ready to train")
 
 ROWS = {
     "empty file": rows_case(""),
-    "truncated JSON": rows_case(lines('{"id": "9", "mess')),
+    "truncated JSON": rows_case(lines('{"id": "9", "mess', "[" * 1500)),
     "every wrong type, at once": rows_case(
         lines(
             ["a list"],
@@ -59,7 +59,7 @@ ROWS = {
         files={"rows.jsonl": lines()},
     ),
     "a folder for a file": Case("train data.train={here}/rows.jsonl", files={"rows.jsonl/inside": ""}),
-    "no file": Case("train data.train={here}/no.jsonl"),
+    "no files: an address, and None": Case("train data.train=[https://example.com/rows.jsonl,file://{here}/a,None]"),
     "bad validation rows": Case("train data.validation={here}/v.jsonl", files={"v.jsonl": "{}\n"}),
     "a share of nothing": Case("train data.validation=null data.validation_share=0"),
     "a share too small": Case(

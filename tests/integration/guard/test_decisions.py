@@ -69,10 +69,10 @@ def test_input_is_read_as_the_conversation_that_it_is(client, decide):
     [
         (predicate("Does it give medical advice?", name="advice"), "any answer would be to another question"),
         (predicate(RULE.lower()), "another question"),
-        (predicate("", name="advice"), "another question"),
+        ({"type": "choice", "instructions": RULE, "choices": [{"value": 1}]}, r"value is 1; it must be .* or .*"),
         (predicate("policy:parcels"), "another question"),
         (predicate("policy:refunds", name="advice"), "another question"),
-        ({"type": "score", "instructions": "policy:advice", "levels": [{"label": "low"}]}, "score"),
+        ({"type": "score", "instructions": "policy:advice", "levels": [{"label": "low"}]}, "'score'; it must be"),
         ({"type": "choice", "instructions": "policy:advice", "choices": [{"value": "ok"}, {"value": "no"}]}, "labels"),
         (predicate([{"type": "input_image", "image_url": "data:,"}]), "input_text"),
     ],
