@@ -134,7 +134,7 @@ def test_only_files_lie_in_what_came_from_elsewhere(name, target, where, tmp_pat
         assert Folder(top, BundleError, REMEDY).files == {"file", "sub/file"}
     (folder / where / name).symlink_to(target)
     assert Folder(folder, BundleError, REMEDY, "file", "missing").files == {"file"}  # looked at alone
-    with pytest.raises(BundleError, match="is a link") as caught:
+    with pytest.raises(BundleError) as caught:
         Folder(folder, BundleError, REMEDY)
     assert caught.value.code == CHANGED
 
@@ -168,5 +168,5 @@ def test_links_of_the_hubs_cache_lead_to_its_blobs_and_nowhere_else(change, tmp_
     blobs, snapshot = hub_cache(tmp_path)
     assert Folder(snapshot, BundleError, REMEDY).files == {"file"}
     change(blobs, snapshot / "file")
-    with pytest.raises(BundleError, match="is a link"):
+    with pytest.raises(BundleError):
         Folder(snapshot, BundleError, REMEDY)

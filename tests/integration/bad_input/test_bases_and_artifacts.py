@@ -45,7 +45,7 @@ BUNDLES = {
 
 ADAPTERS = {
     "truncated weights": cut(WEIGHTS_FILE),
-    "broken config": cut(CONFIG_FILE),
+    "broken config": write(CONFIG_FILE, '{"r":'),
     "another rank": edit(CONFIG_FILE, lambda c: c.update(r=3)),
     "the first aLoRA package": edit(
         CONFIG_FILE, lambda c: (c.pop("alora_invocation_tokens"), c.update(invocation_string="<|im_start|>"))
@@ -100,11 +100,8 @@ OF_OTHERS = {
 OTHER_POINT = (edit("battery/toy/alora.json", signed(other_threshold)), "battery/toy is not of this run")
 RUNS = {  # what is wrong with a finished run, the command that must see it, and its exit code where that is not 2
     "no claim": (remove("inputs.json"), EXPORT),
-    "a claim that is cut": (cut("inputs.json"), "train"),
-    "another prompt": (
-        in_settings("layout: transcript", "layout: turns"),
-        EVALUATE_RUN,
-    ),
+    "a claim that is cut": (write("inputs.json", '{"kind":'), "train"),
+    "another prompt": (in_settings("layout: transcript", "layout: turns"), EVALUATE_RUN),
     "another prompt, exported": (in_settings("layout: transcript", "layout: turns"), EXPORT),
     "other words for its labels": (
         in_settings("label_map: {}", "label_map: {violation: ok, ok: violation}"),
@@ -116,10 +113,7 @@ RUNS = {  # what is wrong with a finished run, the command that must see it, and
         EVALUATE_RUN,
     ),
     "no bundle yet": (lambda run: shutil.rmtree(run / "battery"), SCORE_RUN),
-    "no adapter yet": (
-        lambda run: [shutil.rmtree(run / name) for name in ("battery", "policies")],
-        EVALUATE_RUN,
-    ),
+    "no adapter yet": (lambda run: [shutil.rmtree(run / name) for name in ("battery", "policies")], EVALUATE_RUN),
     "settings of another version": (
         lambda run: (run / "run.yaml").write_text((run / "run.yaml").read_text() + "epochs_total: 3\n"),
         SCORE_RUN,
@@ -128,7 +122,7 @@ RUNS = {  # what is wrong with a finished run, the command that must see it, and
         edit(FIGURES, signed(lambda content: content["evaluations"][0].update(adapter_digest="0" * 64))),
         EXPORT,
     ),
-    "a damaged certificate": (cut("policies/toy/identity.json"), EXPORT),
+    "a damaged certificate": (write("policies/toy/identity.json", '{"passed":'), EXPORT),
     "no certificate": (remove("policies/toy/identity.json"), EXPORT, 1),
     "other settings": (lambda run: None, "train adapter.rank=8"),
 }

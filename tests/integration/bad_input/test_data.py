@@ -55,8 +55,7 @@ ROWS = {
         "train data.train=[{here}/rows.jsonl,{here}/no.csv]", files={"rows.jsonl": lines()}
     ),
     "a group that is not a column": Case(
-        "train data.train={here}/rows.jsonl data.columns.group=thread",
-        files={"rows.jsonl": lines()},
+        "train data.train={here}/rows.jsonl data.columns.group=thread", files={"rows.jsonl": lines()}
     ),
     "a folder for a file": Case("train data.train={here}/rows.jsonl", files={"rows.jsonl/inside": ""}),
     "no files: an address, and None": Case("train data.train=[https://example.com/rows.jsonl,file://{here}/a,None]"),

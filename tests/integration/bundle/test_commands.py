@@ -177,8 +177,6 @@ def test_evaluate_a_bare_adapter_is_uncalibrated(place, tmp_path, capsys):
     assert (found.operating_point.target, found.operating_point.threshold) == ("none", 0.5)
     captured = capsys.readouterr()
     assert "uncalibrated" in captured.err
-    assert main([*command, base, output]) == 2
-    assert "policy.file=" in capsys.readouterr().err
     assert main([*command, policy, output]) == 0  # on the base that it names, as validate has it
     assert read_evaluations(tmp_path / "e.json") == [found]
 
@@ -206,7 +204,7 @@ def test_export_makes_the_same_bundle_again(run_folder, tmp_path, capsys):
     assert f"`alora validate 'artifact={moved}/policies/advice/adapter' " in capsys.readouterr().err
 
 
-def test_export_takes_the_operating_point_from_the_evaluation(run_folder, bundle, place, tmp_path, capsys):
+def test_export_takes_the_operating_point_from_the_evaluation(run_folder, bundle, place, tmp_path):
     report = tmp_path / "report.json"
     base, data = f"base.source={place / 'base'}", f"data.test={place / 'rows.jsonl'}"
     assert main(["evaluate", f"artifact={bundle}", base, data, f"output={report}", "evaluation.bootstrap=0"]) == 0
@@ -217,13 +215,9 @@ def test_export_takes_the_operating_point_from_the_evaluation(run_folder, bundle
     assert made.manifest.operating_point == evaluations[0].operating_point
     assert made.manifest.evaluations == tuple(evaluations)
     assert made.golden == ()
-    strange = [replace(evaluations[0], adapter_digest="0" * 64)]
-    write_evaluations(run_folder / "policies/advice/evaluation.json", strange)
-    assert main(["export", f"artifact={run_folder}"]) == 2
-    assert "of another adapter" in capsys.readouterr().err
 
 
-def test_what_recalibrate_fitted_in_a_run_is_what_export_takes(run_folder, place, tmp_path, capsys):
+def test_what_recalibrate_fitted_in_a_run_is_what_export_takes(run_folder, place, tmp_path):
     rows = f"data.validation={place / 'rows.jsonl'}"
     before = load_bundle(run_folder / "bundle").manifest
     assert main(["recalibrate", f"artifact={run_folder / 'bundle'}", rows, "evaluation.bootstrap=0"]) == 0
@@ -233,7 +227,6 @@ def test_what_recalibrate_fitted_in_a_run_is_what_export_takes(run_folder, place
     assert main(["export", f"artifact={run_folder}", f"output={tmp_path / 'copy'}"]) == 0
     assert load_bundle(tmp_path / "copy").manifest == fitted
     assert main(["export", f"artifact={run_folder}"]) == 2
-    assert "is a bundle already" in capsys.readouterr().err
     assert load_bundle(run_folder / "bundle").manifest == fitted
 
 

@@ -315,8 +315,6 @@ def test_artifacts_are_told_apart(folder, tmp_path, monkeypatch):
     run.mkdir()
     (run / "run.yaml").write_text("name: run\n")
     assert find_artifact(run) == Artifact(Kind.RUN, run, (), (), run)
-    with pytest.raises(BundleError, match="holds no adapter yet"):
-        find_artifact(run).members  # noqa: B018
     adapters = tuple(run / "policies" / name / "adapter" for name in ("advice", "refunds"))
     for adapter in adapters:
         shutil.copytree(folder, adapter)
@@ -335,8 +333,6 @@ def test_artifacts_are_told_apart(folder, tmp_path, monkeypatch):
     assert find_artifact(folder).kind is Kind.BUNDLE, "only a run has a battery"
     monkeypatch.chdir(bundle)
     assert find_artifact(".").run == run
-    with pytest.raises(BundleError, match="is not an artifact"):
-        find_artifact(tmp_path)
     with pytest.raises(BundleError, match="is not a folder"):
         find_artifact(tmp_path / "nowhere")
 

@@ -184,6 +184,6 @@ def test_a_card_does_not_lead_out(files, hub, tmp_path):
     (tmp_path / "secret.jsonl").write_bytes(lines(row("S3cr3t")))
     hub["README.md"] = card(data_files=files.format(home=tmp_path))
     hub["rows.jsonl"] = lines(row())
-    with pytest.raises(DataError, match="cannot be loaded") as raised:
+    with pytest.raises(DataError) as raised:
         read("hub:me/chats")
     assert "S3cr3t" not in str(raised.value)

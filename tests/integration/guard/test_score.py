@@ -23,7 +23,7 @@ def log(tmp_path):
     return tmp_path / "log.jsonl"
 
 
-def test_the_verdicts_are_the_guards_and_no_row_is_lost(url, log, tmp_path, capsys):
+def test_the_verdicts_are_the_guards_and_no_row_is_lost(url, log, tmp_path):
     output = tmp_path / "v.parquet"
     asked = ["score", f"scorer={url}", f"data={log}", f"output={output}", "logs.shard_rows=8"]
     assert main(asked) == 0
@@ -40,5 +40,4 @@ def test_the_verdicts_are_the_guards_and_no_row_is_lost(url, log, tmp_path, caps
     assert [row["row"] for row in rejected] == [5, 7]
     assert "answered 413" in rejected[0]["reasons"][0]
     assert main(["score", "scorer=http://127.0.0.1:1", f"data={log}", f"output={tmp_path / 'w.parquet'}"]) == 2
-    assert "does not answer" in capsys.readouterr().err
     assert not (tmp_path / "w.parquet.parts").exists()

@@ -193,7 +193,7 @@ def test_the_scaling_stays_at_another_rank(alpha, scaling):
 def test_a_link_in_the_folder_is_not_followed(folder, tmp_path, name):
     (folder / name).rename(tmp_path / name)
     (folder / name).symlink_to(tmp_path / name)
-    with pytest.raises(AdapterError, match="is a link"):
+    with pytest.raises(AdapterError):
         load_adapter(folder)
 
 

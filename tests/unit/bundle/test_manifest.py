@@ -27,7 +27,7 @@ def test_the_order_of_labels_is_in_the_digest():
     labels = content["policy"]["labels"]
     content["policy"]["labels"] = dict(reversed(labels.items()))
     assert list(labels) != list(content["policy"]["labels"])
-    with pytest.raises(BundleError, match="was changed after it was written"):
+    with pytest.raises(BundleError):
         manifest_from_dict(content, "memory")
 
 

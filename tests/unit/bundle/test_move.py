@@ -62,7 +62,7 @@ def test_a_base_of_the_hub_keeps_its_public_name_wherever_it_lies_here(local, so
 
 
 def test_another_base_is_not_certified_for_it(tmp_path):
-    with pytest.raises(BundleError, match="weights are not those"):
+    with pytest.raises(BundleError):
         move.recertify(
             bundle_of(tmp_path, activated=False), base_of(Fingerprint("other", "t", "c")), IdentitySettings()
         )

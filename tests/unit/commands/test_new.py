@@ -23,7 +23,7 @@ def test_a_new_folder_lies_here(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("name", ["run", "${x}", "a b", ".hidden", "a\nb"])
 def test_a_name_that_cannot_be_one(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="name"):
+    with pytest.raises(ConfigError):
         new.run(Recipe(name=name))
     assert not list(tmp_path.iterdir())
 

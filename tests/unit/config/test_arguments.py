@@ -39,8 +39,6 @@ def test_sorts_what_is_typed(verb, argv, options, overrides, tmp_path):
         ("validate", ["folder"], "did you mean artifact=folder"),
         ("score", ["a", "talk.json", "bundle=b"], "takes one conversation, not 2: a talk.json"),
         ("new", ["a", "b"], "takes one name, not 2"),
-        ("train", ["recipe=nowhere.yaml"], "there is no file"),
-        ("train", ["--experimental-rerun=config.pickle"], "there is no such flag"),
         ("train", ["--exp", "config.pickle"], "there is no such flag"),
     ],
 )

@@ -21,7 +21,7 @@ def both(count):
 def test_a_split_of_one_class(needed):
     (finding,) = check_balance("train", [row("a")] * 30, POLICY, needed)
     assert finding.severity == (ERROR if needed else WARNING)
-    assert "no row is labelled 'violation'" in finding.problem
+    assert finding.code == "LABEL_ABSENT"
 
 
 def test_few_rows_and_rare_labels_are_doubtful():

@@ -76,8 +76,6 @@ def test_several_sources_follow_each_other(tmp_path):
     sources = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.csv")]
     rows = read_labelled(sources, DataSettings(), POLICY)
     assert [row.where for row in rows] == ["a.jsonl:1", "b.csv:2"]
-    with pytest.raises(DataError, match=r"a.jsonl:1: no column 'thread', which data.columns.group names"):
-        read_labelled(sources, DataSettings(columns=ColumnSettings(group="thread")), POLICY)
     (grouped,) = read_labelled(sources[1:], DataSettings(columns=ColumnSettings(group="thread")), POLICY)
     assert grouped.group == "7"
 

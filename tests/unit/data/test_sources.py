@@ -17,7 +17,6 @@ from tests.unit.data.rows import POLICY, read, row
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("a.jsonl", b"", "holds no rows"),
         ("a.jsonl", json.dumps(row()).encode("utf-16"), "UTF-16 text; save it as UTF-8"),
         ("a.jsonl.gz", gzip.compress(json.dumps(row()).encode(), mtime=0)[:-4], "its gzip data is damaged"),
         ("a.jsonl", b'{\n  "label": "ok"\n}\n{\n  "label": "ok"\n}\n', "Extra data.*one object per line"),

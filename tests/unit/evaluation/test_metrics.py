@@ -6,7 +6,6 @@ import pytest
 from sklearn import metrics as reference
 from sklearn.calibration import calibration_curve
 
-from alora.errors import DataError
 from alora.evaluation import metrics
 from alora.evaluation.metrics import (
     CALIBRATION_BINS,
@@ -125,11 +124,6 @@ def test_one_class_leaves_figures_undefined_not_wrong():
     got = compute_metrics(np.ones(6, bool), np.linspace(0, 1, 6), 0.5, resamples=20)
     for name in ("auroc", "balanced_accuracy", "recall_at_1_fpr", "recall_at_5_fpr"):
         assert got.figures[name] == type(got.figures[name])(None), name
-
-
-def test_no_rows():
-    with pytest.raises(DataError, match=r"no rows to evaluate.*data\.test"):
-        compute_metrics(np.array([], bool), np.array([]), 0.5)
 
 
 @pytest.mark.parametrize("cells", [1, 70, 10_000])

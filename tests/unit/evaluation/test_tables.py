@@ -96,9 +96,9 @@ def test_predict_scores_as_many_rows_at_once_as_fit(most, calls):
 def test_predict_refusals_and_nothing_to_do():
     (empty,) = predict(_LengthScorer(), _Renderer(), [REFUNDS], ["a"], [], progress="")
     assert empty.logits_NL.shape == (0, 2)
-    with pytest.raises(DataError, match="no rows"):
+    with pytest.raises(DataError):
         evaluate(empty, OperatingPoint(), SETTINGS, method="alora")
-    with pytest.raises(PolicyError, match="label 'maybe'"):
+    with pytest.raises(PolicyError):
         labels_of(REFUNDS, [row("x", refunds="maybe")])
 
 

@@ -109,7 +109,6 @@ def test_failures_name_each_kind():
     ("text", "said"),
     [
         (None, "identity.json cannot be read"),
-        ("{", "identity.json cannot be read"),
         ('{"format": 99}', "format is 99, and this alora reads 1"),
         (json.dumps(CERTIFICATE.as_dict() | {"surprise": 1}), "identity.json is damaged"),
         (json.dumps(CERTIFICATE.as_dict() | {"lengths": [[1]]}), "identity.json is damaged"),

@@ -223,16 +223,9 @@ def test_a_policy_on_the_last_turn_asks_about_it_behind_the_same_prefix_and_invo
     assert ["last turn" in TOKENIZERS["qwen3"].decode(suffix.token_ids) for suffix in (whole, last)] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        ("Unauthorized!", r"'Unauthorized!' is \d+ tokens .* use one of \['Yes', 'No'"),
-        ("<|im_end|>", "one ordinary token"),
-    ],
-)
-def test_an_answer_is_one_ordinary_token(answer, why):
-    with pytest.raises(PolicyError, match=why):
-        RENDERERS["qwen3", "transcript"].suffix(Policy(id="p", title="T", rule="", answers=(answer, "No")))
+def test_an_answer_is_no_control_token():
+    with pytest.raises(PolicyError):
+        RENDERERS["qwen3", "transcript"].suffix(Policy(id="p", title="T", rule="", answers=("<|im_end|>", "No")))
 
 
 def test_answers_that_are_one_token_of_the_base_are_refused():

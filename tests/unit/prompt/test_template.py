@@ -63,9 +63,7 @@ def test_a_template_that_ends_the_user_turn_with_the_answer_header():
 @pytest.mark.parametrize(
     ("template", "complaint"),
     [
-        (None, "has no chat template"),
         ("{{ messages[0].nothing.at_all }}", "chat template fails on the turns user, assistant, user"),
-        ("{% if %}", "chat template fails"),
         (LOOP.format(body="{{ m.role + m.content[:3] }}"), "drops, moves or repeats content"),
         (LOOP.format(body="{{ m.role + m.content }}") + "{{ messages[-1].content }}", "repeats content on"),
         (LOOP.format(body="{{ ('>' * loop.index) + m.role + m.content + '\n' }}"), "cannot be taken apart"),

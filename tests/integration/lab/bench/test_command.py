@@ -16,13 +16,12 @@ def record(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("name", "linked"), [("latency.png", True), ("bench.md", False)])
-def test_a_users_file_of_the_name_of_a_plot_stays(tmp_path, capsys, name, linked):
+def test_a_users_file_of_the_name_of_a_plot_stays(tmp_path, name, linked):
     mine, folder = tmp_path / "mine", tmp_path / "out"
     folder.mkdir()
     mine.write_text("mine")
     (folder / name).symlink_to(mine) if linked else (folder / name).write_text("mine")
     assert main(["bench", "training", "bench=quick", "bench.shape=toy", f"output={folder}"]) == 2
-    assert f"{name} is there and is not a report of alora's" in capsys.readouterr().err
     assert (folder / name).read_text() == "mine"
 
 
