@@ -61,7 +61,7 @@ class BaseSettings:
                                        refused=_QUANTIZED)  # fmt: skip
     trust_remote_code: bool = setting(False, "run the base's own Python", in_files=(False,))
     chat_template: str | None = setting(
-        None, "plain or a Jinja FILE, for a base without one; null: its own, or the artifact's",
+        None, "plain or a Jinja FILE, for a base without a template; null: its own, or the artifact's",
         read_by=(*_TRAINING, *OF_ARTIFACT), some=True,
     )  # fmt: skip
     template_kwargs: dict[str, bool] = setting({}, "passed to the chat template (enable_thinking)")
@@ -85,7 +85,7 @@ class PolicySettings:
 
     file: str | None = setting(None, "YAML with id, title, rule, labels",
                              read_by=(*_TRAINING, "evaluate", "generate"), some=True, of=_WITH_POLICY)  # fmt: skip
-    id: str | None = setting(None, "which one of the file, or the inline policy's own")
+    id: str | None = setting(None, "which policy of the file, or the inline policy's own")
     title: str | None = setting(None, "a few words, for people and reports")
     rule: str | None = setting(None, "what is and is not allowed")
     labels: dict[str, str] = setting({}, "label → answer word, positive first; empty: violation/ok")
@@ -196,7 +196,7 @@ class TrainingSettings:
 
 @dataclass
 class TrackingSettings:
-    """Where a run's figures go besides its folder; nothing is sent unless ``kind`` asks for it."""
+    """Where else a run's figures go; nothing is sent unless ``kind`` asks for it."""
 
     kind: str = setting("none", "", choices=TRACKERS)
     every: int = setting(1, "optimiser steps between recorded training losses", least=1)
