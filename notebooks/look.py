@@ -15,8 +15,8 @@ from alora.config.saved import read_saved_recipe
 from alora.data.splits import read_splits
 from alora.identity.capture import Call, Capture, Site, capture, make_calls, twin
 from alora.identity.certify import with_adapter
-from alora.identity.compare import SiteCount, adapted_modules, changed_shares, compare, count_sites, reached_sites
 from alora.identity.controls import CONTROLS, Models
+from alora.identity.equality import SiteCount, adapted_modules, changed_shares, compare, count_sites, reached_sites
 from alora.policy import load_policies
 from alora.prompt.render import Renderer
 from alora.training.layout import ADAPTER, RUN_FILE

@@ -82,7 +82,7 @@ def gap_figure(gaps: Mapping[str, Interval], margin: float | None = None, label:
 
 
 def difference_figure(maps: Mapping[str, Mapping[str, Sequence[float]]], activation: int) -> Figure:
-    """Heat maps of :func:`alora.identity.compare.changed_shares`: panel → site → share of changed elements by token.
+    """Heat maps of :func:`alora.identity.equality.changed_shares`: panel → site → share of changed elements by token.
 
     White is "equal bits", black is "every element differs", and a single changed element is grey enough to be seen. A
     red line stands before the activation index. Of a deep model, sites at even distances are shown, and each panel's

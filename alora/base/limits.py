@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from alora.data.conversation import LabelledConversation
 from alora.errors import ConfigError
-from alora.prompt.check import IN_RECIPE, too_long
+from alora.prompt.prompt_checks import IN_RECIPE, too_long
 from alora.prompt.render import Prefix, Renderer, Suffix
 
 IN_ARTIFACT = "its prompt settings belong to the artifact: shorten the conversation, or train again and " + IN_RECIPE

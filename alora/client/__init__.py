@@ -4,6 +4,6 @@
 :mod:`~alora.client.in_process` loads bundles and their base here.
 :mod:`~alora.client.launch` makes the command line of vLLM's server, once :mod:`~alora.client.plugin` has said that it
 will be active there. :mod:`~alora.client.engine` starts vLLM in this process with the plugin required, and scores with
-it; :mod:`~alora.client.certify` reads KV out of vLLM's own cache and certifies that a prefix is the base's there too;
+it; :mod:`~alora.client.certify_in_vllm` certifies that a prefix in vLLM's own cache is the base's;
 :mod:`~alora.client.parity` compares a bundle's golden rows.
 """

@@ -23,7 +23,11 @@ from alora.base.stored import load_tokenizer
 from alora.commands.output import report_file, say, say_json, table
 from alora.config.paths import POLICY_PLACE
 from alora.config.schema import Recipe
-from alora.data.check import (
+from alora.data.conversation import Look, look
+from alora.data.findings import ERROR, WARNING, Finding, Findings, as_lines, take_warnings
+from alora.data.held_out import fold_rows, hold_out
+from alora.data.labelled import read_labelled, read_multilabelled
+from alora.data.row_checks import (
     Rows,
     check_balance,
     check_duplicates,
@@ -32,15 +36,11 @@ from alora.data.check import (
     count_labels,
     describe_positive,
 )
-from alora.data.conversation import Look, look
-from alora.data.findings import ERROR, WARNING, Finding, Findings, as_lines, take_warnings
-from alora.data.held_out import fold_rows, hold_out
-from alora.data.labelled import read_labelled, read_multilabelled
 from alora.data.sources import each
 from alora.data.splits import data_settings, merge_rows, read_policy_rows, source_for, source_of
 from alora.errors import AloraError, DataError, first_line
 from alora.policy import Policy, load_policies, note_unread_keys
-from alora.prompt.check import TokenLengths, check_prompts, show_rows
+from alora.prompt.prompt_checks import TokenLengths, check_prompts, show_rows
 from alora.prompt.render import Renderer
 
 FAILED, STRICT = 2, 1

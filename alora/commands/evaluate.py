@@ -29,7 +29,7 @@ from alora.evaluation.calibration import refit_settings
 from alora.evaluation.pages import note_doubts, write_page
 from alora.evaluation.predict import Predictions, predict
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import render_overview
+from alora.evaluation.report_html import render_overview
 from alora.evaluation.tables import (
     HEADINGS,
     Judged,

@@ -13,7 +13,7 @@ from alora.config.secrets import KEY, open_to_all
 from alora.guard.admission import admission
 from alora.guard.core import GuardCore
 from alora.guard.loading import Loader, make_guard
-from alora.guard.packed import PackedReader
+from alora.guard.reading_in_process import PackedReader
 from alora.guard.standalone import make_app
 from alora.guard.verdicts import show_log
 from alora.text import note

@@ -13,7 +13,7 @@ from alora.bundle.move import add_vllm_certificate
 from alora.bundle.read import Bundle, check_bundles
 from alora.bundle.run_rows import settings_as_trained
 from alora.bundle.subject import Subject, open_subject
-from alora.client.certify import certify_in_vllm
+from alora.client.certify_in_vllm import certify_in_vllm
 from alora.client.engine import require_unquantized
 from alora.commands.output import report_file, say, say_json, table
 from alora.config.schema import Recipe

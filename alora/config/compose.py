@@ -12,13 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from alora.config.arguments import LOCAL_RECIPE, Arguments, read_arguments
 from alora.config.describe import without_effect
-from alora.config.files import RECIPE, SettingsFile
 from alora.config.fill import fill, fresh, keys_of, resolved
 from alora.config.hydra_main import show
 from alora.config.line import folders_of, is_of_hydra, read_line
+from alora.config.needs import check_recipe
+from alora.config.option_files import RECIPE, SettingsFile
 from alora.config.paths import absolute_paths
 from alora.config.schema import ColumnSettings, Recipe
-from alora.config.validate import check_recipe
 from alora.errors import ConfigError
 
 _MOST = 20  # problems named at once

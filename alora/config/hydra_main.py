@@ -18,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from alora.config.arguments import COMPOSING, Arguments
 from alora.config.describe import verb_help
-from alora.config.files import Folders
 from alora.config.line import explained, folders_of, is_of_hydra
+from alora.config.option_files import Folders
 from alora.config.paths import configs_folder
 from alora.config.schema import Recipe
 from alora.config.secrets import redacted

@@ -14,8 +14,8 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from alora.config.arguments import ALIASES, Arguments, quoted, unquoted
-from alora.config.files import Folders
 from alora.config.fill import TYPES, fill, fresh, nested, unknown_key_message
+from alora.config.option_files import Folders
 from alora.config.paths import configs_folder
 from alora.config.schema import OPEN_DICTIONARIES
 from alora.errors import ConfigError

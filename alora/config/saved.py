@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import yaml
 
 from alora.atomic import write_text
-from alora.config.files import read_plain
 from alora.config.fill import COMMAND_LINE_ONLY, fill, fresh, resolved
+from alora.config.option_files import read_plain
 from alora.config.schema import Recipe
 from alora.errors import ConfigError, RunError
 

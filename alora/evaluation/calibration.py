@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, logit, logsumexp, softmax
 
+from alora.config.needs import of_another_target
 from alora.config.schema import EvaluationSettings
-from alora.config.validate import of_another_target
 from alora.errors import ConfigError, DataError
 from alora.evaluation.metrics import COVERAGE, Flags, Floats, Sweep, draw_counts, ratio, sweep
 from alora.verdict import MOST_BIAS, TENTHS, OperatingPoint, tenth

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from alora.data.check import LEAST_POSITIVES, MORE_POSITIVES
 from alora.data.findings import WARNING, Finding
+from alora.data.row_checks import LEAST_POSITIVES, MORE_POSITIVES
 from alora.evaluation.records import Evaluation
 
 LEAST_ROWS = 50  # measured on

@@ -14,7 +14,7 @@ from alora.data.findings import WARNING, Finding
 from alora.errors import CheckFailed, RunError
 from alora.evaluation.doubts import doubts
 from alora.evaluation.records import Evaluation
-from alora.evaluation.report import Page, render_overview, render_page
+from alora.evaluation.report_html import Page, render_overview, render_page
 from alora.evaluation.tables import Judged, Scored, write_evaluations, write_predictions
 from alora.policy import Policy
 from alora.text import leaves, note

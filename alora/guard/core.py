@@ -10,7 +10,8 @@ from typing import Any
 from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, parse_conversation
 from alora.errors import DataError
-from alora.guard import metrics, verdicts
+from alora.guard import exported_metrics as metrics
+from alora.guard import verdicts
 from alora.guard.admission import ON_CPU, Admission
 from alora.guard.drift import Drifts
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded, Reader, Reading, Served, highest_of

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from alora.guard import metrics
+from alora.guard import exported_metrics as metrics
 from alora.guard.reader import Served
 from alora.verdict import TENTHS, population_stability, tenth
 from alora.wire.native import PolicyVerdict

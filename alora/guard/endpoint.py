@@ -35,7 +35,7 @@ class GuardEndpoint:
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Serve the bundles among the server's LoRA modules. What keeps the guard from serving, its routes report."""
-        from alora.guard import metrics
+        from alora.guard import exported_metrics as metrics
         from alora.guard.mounted import guard_of  # vLLM loads this file long before its engine is up
         from alora.guard.verdicts import show_log
         from alora.vllm_plugin import seeds

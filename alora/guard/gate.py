@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from alora.errors import AloraError
-from alora.guard import metrics
+from alora.guard import exported_metrics as metrics
 from alora.guard.reader import EngineDead, GuardRefusal, Overloaded
 from alora.received import problems
 

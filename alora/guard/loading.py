@@ -13,11 +13,11 @@ from alora.bundle.battery import require_one_prefix
 from alora.bundle.golden import disagreement, tolerance
 from alora.bundle.read import Bundle
 from alora.errors import BundleError, CheckFailed
-from alora.guard import metrics
+from alora.guard import exported_metrics as metrics
 from alora.guard.admission import Admission
 from alora.guard.core import GuardCore
-from alora.guard.files import ServedFiles, require_bundle_of
 from alora.guard.reader import Overloaded, Reader, Reading, Served
+from alora.guard.served_folders import ServedFiles, require_bundle_of
 from alora.guard.serving_set import Entry, ServingSet, Stamp, serving_set_of
 from alora.guard.verdicts import logger
 from alora.prompt.parts import Prefix

@@ -15,8 +15,8 @@ from alora.config.secrets import ADMIN_KEY, key_in
 from alora.errors import CheckFailed, ConfigError
 from alora.guard.admission import QUEUE, admission
 from alora.guard.core import GuardCore
-from alora.guard.engine import EngineReader
 from alora.guard.loading import Loader, make_guard
+from alora.guard.reading_in_vllm import EngineReader
 from alora.guard.serving_set import SERVING_ROOT
 from alora.vllm_plugin import status
 

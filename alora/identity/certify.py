@@ -31,7 +31,8 @@ from alora.identity.certificate import (
     HandoverRecord,
     LayerRecord,
 )
-from alora.identity.compare import (
+from alora.identity.controls import Models, run_controls
+from alora.identity.equality import (
     ACTIVATION,
     SiteCount,
     adapted_modules,
@@ -42,7 +43,6 @@ from alora.identity.compare import (
     reached_sites,
     record_active,
 )
-from alora.identity.controls import Models, run_controls
 from alora.prompt.render import Prompt
 from alora.version import __version__
 
@@ -62,7 +62,7 @@ def certify(
     """Run PEFT's own aLoRA and the base on the same calls and compare their KV as integers.
 
     The adapter runs as it is served, in the base's dtype. A quantized base is certified in its own dtype only. The
-    definition is in :mod:`alora.identity.compare`. The base in memory is not changed.
+    definition is in :mod:`alora.identity.equality`. The base in memory is not changed.
 
     The certificate's ``passed`` says the outcome, and its ``failures`` why. CheckFailed for a plain LoRA, AdapterError
     for an adapter that does not fit the base or that the prompts do not invoke.

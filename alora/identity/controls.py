@@ -1,7 +1,7 @@
 """Seven planted faults, made of the very adapter and base at hand, that the check must find.
 
 A check that passes says nothing until it is seen to fail. Each control runs the same call as the honest pair with
-one fault in it, and is *caught* when :func:`alora.identity.compare.compare` reports a finding of the kind that this
+one fault in it, and is *caught* when :func:`alora.identity.equality.compare` reports a finding of the kind that this
 fault must cause.
 """
 
@@ -14,7 +14,7 @@ import torch
 
 from alora.identity.capture import Call, Capture, Site, capture
 from alora.identity.certificate import ControlRecord
-from alora.identity.compare import ACTIVATION, PREFIX, KVFinding, bits, compare
+from alora.identity.equality import ACTIVATION, PREFIX, KVFinding, bits, compare
 
 SMALL = 1e-4
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from alora.base.cache import cache_folder
 from alora.config.schema import JudgeSettings
 from alora.config.secrets import in_the_clear
-from alora.data.check import Rows
 from alora.data.findings import WARNING, Finding
+from alora.data.row_checks import Rows
 from alora.errors import ConfigError
 from alora.evaluation.bag_of_words import WORDS_KNOW, Doubt, doubtful_labels, doubts_of
 from alora.llm.judge import SURE, ask, require_settings

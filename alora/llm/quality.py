@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from alora.data.check import LEAST_POSITIVES
 from alora.data.findings import ERROR, WARNING, Finding
+from alora.data.row_checks import LEAST_POSITIVES
 from alora.evaluation.html import in_markdown, markdown_table
 from alora.llm.minimal_pairs import Case
 from alora.policy import Policy

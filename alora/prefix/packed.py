@@ -28,7 +28,7 @@ from alora.errors import AdapterError, BaseError
 from alora.prefix.attention import Shape, attention_without_prefix, shared_prefix_attention
 from alora.prefix.last_layer import LastLayer
 from alora.prefix.norms import fuse_norms
-from alora.prefix.plan import Pair, Plan, PrefixKV, groups_of, rows_of, running, running_plan
+from alora.prefix.passes import Pair, Plan, PrefixKV, groups_of, rows_of, running, running_plan
 from alora.prefix.side_by_side import Suffixes, attend_side_by_side
 from alora.prefix.supported import CHECK_TOKENS, narrow_windows, require_same_answers, stock_answer
 

@@ -11,7 +11,7 @@ from alora.adapter.folder import AdapterWeights
 from alora.base.load import LoadedBase
 from alora.errors import AdapterError
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair, PrefixKV, passes
+from alora.prefix.passes import Pair, PrefixKV, passes
 from alora.prefix.store import PrefixStore
 from alora.prompt.render import Prefix, Question, Suffix
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from alora.prefix.plan import PrefixKV
+from alora.prefix.passes import PrefixKV
 
 Ids = tuple[int, ...]
 GROUP_TOKENS = 2048  # padded tokens of a forward of several prefixes

@@ -17,7 +17,7 @@ from alora.data.conversation import LabelledConversation
 from alora.data.spool import Spool
 from alora.errors import TrainingError
 from alora.policy import Policy
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.prompt.render import Renderer, Suffix
 from alora.training.loss import pair_weights
 from alora.training.processes import Processes

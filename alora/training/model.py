@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair, PrefixKV
+from alora.prefix.passes import Pair, PrefixKV
 from alora.prefix.store import PrefixStore
 from alora.training.processes import ALONE, Processes
 

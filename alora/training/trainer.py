@@ -18,7 +18,7 @@ from transformers import Trainer, TrainerState
 
 from alora.adapter.folder import save_tensors
 from alora.atomic import write_json
-from alora.prefix.plan import passes
+from alora.prefix.passes import passes
 from alora.training.examples import Batch, HeldOutAnswers
 from alora.training.layout import PREFIX_CACHE, mark_complete
 from alora.training.loss import TEMPERATURES, LabelledLogits, label_losses, tempered_losses

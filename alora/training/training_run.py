@@ -15,8 +15,8 @@ from alora.adapter.folder import AdapterSpec, load_adapter, new_adapter, save_ad
 from alora.atomic import write_json
 from alora.base.load import LoadedBase
 from alora.config.schema import Recipe
-from alora.data.check import describe_positive
 from alora.data.conversation import Conversation, LabelledConversation
+from alora.data.row_checks import describe_positive
 from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
 from alora.policy import Policy

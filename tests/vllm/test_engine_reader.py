@@ -10,8 +10,8 @@ from vllm.lora.request import LoRARequest
 from alora.bundle.read import load_battery
 from alora.data.conversation import parse_conversation
 from alora.guard.core import GuardCore
-from alora.guard.engine import EngineReader
 from alora.guard.reader import EngineDead, Served
+from alora.guard.reading_in_vllm import EngineReader
 from alora.wire.native import GuardRequest
 from tests.vllm import bundles as store
 

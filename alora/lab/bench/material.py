@@ -19,7 +19,7 @@ from alora.errors import ConfigError
 from alora.lab.bench.record import MeasuredBase
 from alora.lab.bench.shapes import SHAPES, BaseShape, base_mib, random_base, shape_of
 from alora.lab.bench.trials import READS_TEXT, Piece
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.prompt.render import Suffix
 from alora.training.examples import Batch
 

@@ -30,7 +30,7 @@ from alora.config.schema import TrainingSettings
 from alora.lab.bench.material import LABELS, pairs_of, piece_of, some_pairs
 from alora.lab.bench.trials import Piece
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.prefix.store import PrefixStore
 from alora.training.examples import Batch
 from alora.training.model import SharedPrefixModel

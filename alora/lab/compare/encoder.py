@@ -36,7 +36,7 @@ from alora.evaluation.predict import Predictions, batched, labels_of
 from alora.lab.compare.task import MethodRun, Rows, Scores, Workbench, held_out_answers, labelled_for, scores_of
 from alora.policy import Policy
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.prefix.scorer import PrefixCache
 from alora.prompt.render import Question
 

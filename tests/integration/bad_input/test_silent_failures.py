@@ -8,7 +8,7 @@ import torch
 from alora.adapter.bank import Bank
 from alora.adapter.folder import CONFIG_FILE, load_adapter, save_adapter
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from tests.peft_reference import random_adapter
 from tests.toy_models import toy_model
 

@@ -12,8 +12,8 @@ import pytest
 
 from alora.cli import main
 from alora.guard.core import GuardCore
-from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
+from alora.guard.reading_in_process import PackedReader
 from tests.integration.client.conftest import base, bundles, renderer
 from tests.integration.commands.test_score_logs import log, rejected, score
 from tests.integration.guard.test_client import url

@@ -7,8 +7,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from alora.guard.core import GuardCore
-from alora.guard.packed import PackedReader
 from alora.guard.reader import EngineDead, Overloaded, Reading, Served
+from alora.guard.reading_in_process import PackedReader
 from alora.guard.standalone import make_app
 from tests.clients import listening
 from tests.integration.client.conftest import base, bundles, renderer

@@ -12,8 +12,8 @@ from alora.bundle.write import write_bundle
 from alora.data.conversation import parse_conversation
 from alora.guard.core import GuardCore
 from alora.guard.loading import Loader
-from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
+from alora.guard.reading_in_process import PackedReader
 from alora.guard.serving_set import ServingSet
 from alora.guard.standalone import make_app
 from alora.prefix.scorer import Scorer

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
-from alora.guard import metrics
+from alora.guard import exported_metrics as metrics
 from alora.guard.core import GuardCore
 from alora.guard.reader import Served
 from alora.guard.standalone import make_app

@@ -9,7 +9,7 @@ import yaml
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from alora.guard import metrics
+from alora.guard import exported_metrics as metrics
 from alora.guard.standalone import make_app
 from tests.integration.guard.conftest import MESSAGES
 

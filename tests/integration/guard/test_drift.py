@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 from alora.bundle.read import load_bundle
 from alora.bundle.write import write_bundle
-from alora.guard import metrics
+from alora.guard import exported_metrics as metrics
 from alora.guard.core import GuardCore
 from alora.guard.reader import Served
 from alora.guard.standalone import make_app

@@ -13,9 +13,10 @@ from filelock import FileLock
 from alora.bundle.golden import write_golden
 from alora.bundle.read import load_bundle
 from alora.data.conversation import parse_conversation
-from alora.guard import loading, packed
-from alora.guard.packed import PackedReader
+from alora.guard import loading
+from alora.guard import reading_in_process as packed
 from alora.guard.reader import Served
+from alora.guard.reading_in_process import PackedReader
 from alora.guard.serving_set import FILE, ServingSet
 from alora.received import file_record
 from tests.integration.guard import hot

@@ -15,7 +15,7 @@ import uvicorn
 from alora.commands.serve_packed import serve_guard
 from alora.config.schema import ServingSettings
 from alora.data.conversation import parse_conversation
-from alora.guard import metrics
+from alora.guard import exported_metrics as metrics
 from alora.guard.admission import Admission
 from alora.guard.core import GuardCore
 from alora.guard.reader import Served

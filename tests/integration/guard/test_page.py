@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
-from alora.evaluation.report import render_overview, render_page
+from alora.evaluation.report_html import render_overview, render_page
 from alora.guard.core import GuardCore
-from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
+from alora.guard.reading_in_process import PackedReader
 from alora.guard.standalone import make_app
 from tests.integration.guard.browser import CHROMIUM, browsing
 from tests.integration.guard.conftest import MESSAGES, listening

@@ -18,8 +18,8 @@ from alora.config.schema import BaseSettings, DataSettings, Recipe
 from alora.data.conversation import parse_conversation
 from alora.errors import BundleError
 from alora.guard.core import GuardCore
-from alora.guard.packed import PackedReader
 from alora.guard.reader import Served
+from alora.guard.reading_in_process import PackedReader
 from alora.guard.routes import mount
 from alora.guard.standalone import make_app
 from tests.integration.bundle.conftest import make_contents

@@ -12,8 +12,8 @@ from alora.bundle.write import write_bundle
 from alora.cli import main
 from alora.data.conversation import Conversation, Message
 from alora.guard.core import GuardCore
-from alora.guard.packed import PackedReader
 from alora.guard.reader import Reading, Served
+from alora.guard.reading_in_process import PackedReader
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Renderer
 from alora.verdict import make_verdict

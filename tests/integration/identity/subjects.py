@@ -13,8 +13,8 @@ from alora.base.fingerprint import Fingerprint
 from alora.base.load import LoadedBase
 from alora.identity.capture import Call, Capture, Site, capture, make_calls, twin
 from alora.identity.certify import with_adapter
-from alora.identity.compare import adapted_modules, reached_sites
 from alora.identity.controls import Models
+from alora.identity.equality import adapted_modules, reached_sites
 from alora.prompt.render import Prefix, Prompt, Suffix
 from tests.peft_reference import ALL_TARGETS, random_adapter
 from tests.toy_models import toy_model

@@ -11,7 +11,7 @@ from torch import Tensor
 from alora.identity import controls
 from alora.identity.capture import Call, Capture, capture
 from alora.identity.certificate import ControlRecord
-from alora.identity.compare import ACTIVATION, PREFIX, KVFinding, compare, inert_findings, prefix_findings
+from alora.identity.equality import ACTIVATION, PREFIX, KVFinding, compare, inert_findings, prefix_findings
 from tests.integration.identity.subjects import DTYPES, Stage, stage, toy_base, write_adapter
 
 FAMILIES = ("qwen3", "gemma3")

@@ -12,8 +12,8 @@ from alora.config.schema import IdentitySettings
 from alora.errors import AdapterError
 from alora.identity.capture import capture
 from alora.identity.certify import certify
-from alora.identity.compare import PREFIX, adapted_modules, record_active
 from alora.identity.controls import Control
+from alora.identity.equality import PREFIX, adapted_modules, record_active
 from tests.integration.identity.subjects import adapted, opt_base, stage, toy_base, toy_prompts, write_adapter
 
 QUICK = IdentitySettings(dtypes=["float32"], negative_controls=False)

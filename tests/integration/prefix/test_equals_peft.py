@@ -7,7 +7,7 @@ import torch
 
 from alora.adapter.bank import Bank
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from tests.peft_reference import (
     ATTENTION_TARGETS,
     peft_gradients,
@@ -106,7 +106,7 @@ def _mean_error(found, truth) -> float:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_loss_and_gradients_equal_peft(family, dtype, most, checkpointing, monkeypatch):
-    monkeypatch.setattr("alora.prefix.plan.MOST_SUFFIXES", most)
+    monkeypatch.setattr("alora.prefix.passes.MOST_SUFFIXES", most)
     model = toy_model(family, dtype)
     adapters, prefixes, pairs = _battery(model, dtype)
     loss, gradients, _ = _ours(model, adapters, prefixes, pairs, dtype, checkpointing)

@@ -11,7 +11,7 @@ from alora.lab.bench.material import INVOCATION, LABELS, draw_batch, draw_suffix
 from alora.lab.bench.roofline import launches_a_layer
 from alora.lab.bench.trainers import PackedTrainer
 from alora.prefix import side_by_side
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.prefix.scorer import Scorer
 from alora.prompt.render import Prefix, Question
 from alora.training.examples import Batch

@@ -49,7 +49,7 @@ def _base(family: str, head_dim: int, seed: int) -> PreTrainedModel:
 def test_gradients_are_peft_s_on_a_gpu(family, head_dim, most, monkeypatch):
     """Float64's are within what RMSNorm, float32 in transformers, rounds; no bfloat16 base is further from them than
     with PEFT. Of one base's rounding either may have the luck, so there are several."""
-    monkeypatch.setattr("alora.prefix.plan.MOST_SUFFIXES", most)
+    monkeypatch.setattr("alora.prefix.passes.MOST_SUFFIXES", most)
     ours = theirs = 0.0
     for seed in range(3):
         half = _base(family, head_dim, seed)

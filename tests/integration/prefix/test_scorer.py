@@ -7,7 +7,7 @@ import torch
 
 from alora.errors import AdapterError
 from alora.evaluation.predict import answers
-from alora.prefix.plan import passes
+from alora.prefix.passes import passes
 from alora.prefix.scorer import Scorer
 from alora.prefix.store import open_store
 from alora.prompt.render import Prefix, Question, Suffix

@@ -9,7 +9,7 @@ from alora.adapter.bank import Bank, Route
 from alora.prefix import flash
 from alora.prefix.attention import Shape, shared_prefix_attention
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import rows_of
+from alora.prefix.passes import rows_of
 from tests.integration.prefix.test_equals_peft import _battery, _ours, _worst
 from tests.peft_reference import random_adapter
 from tests.toy_models import FAMILIES, toy_model

@@ -10,7 +10,7 @@ from alora.adapter.folder import AdapterSpec, new_adapter
 from alora.prefix import side_by_side
 from alora.prefix.attention import Shape, shared_prefix_attention
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.prefix.side_by_side import Suffixes, attend_side_by_side
 from tests.toy_models import toy_model
 
@@ -101,7 +101,7 @@ def test_a_pass_of_single_suffixes_takes_this_way_and_changes_no_gradient(family
 
     found = gradients()
     assert len(taken) == len(model.model.layers)
-    monkeypatch.setattr("alora.prefix.plan.MOST_SUFFIXES", 0)
+    monkeypatch.setattr("alora.prefix.passes.MOST_SUFFIXES", 0)
     wanted = gradients()
     assert len(taken) == len(model.model.layers)
     for one, other in zip(wanted, found, strict=True):

@@ -7,7 +7,7 @@ from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterSpec, new_adapter
 from alora.config.schema import TrainingSettings
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.prefix.store import open_store
 from alora.training import loop
 from alora.training.examples import Example, Target

@@ -8,7 +8,7 @@ from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterSpec, AdapterWeights
 from alora.errors import AdapterError, BaseError
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.prefix.supported import require_same_answers
 from tests.integration.prefix.test_equals_peft import _ours, _theirs, _worst
 from tests.peft_reference import random_adapter

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from alora.adapter.bank import Bank
 from alora.base.load import keep_gradients, quantize_in_place
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from tests.peft_reference import peft_gradients, peft_label_logits, peft_model, random_adapter, relative_error
 from tests.toy_models import toy_model
 

@@ -14,7 +14,7 @@ from alora.cli import main
 from alora.config.schema import TrainingSettings
 from alora.errors import TrainingError
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.training.examples import Example, Target
 from alora.training.loss import LabelledLogits, label_losses
 from alora.training.trl_engine import fit_with_trl, make_trainer, peft_on, read_back

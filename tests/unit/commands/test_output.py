@@ -11,7 +11,7 @@ from alora.batch.stored_verdicts import METADATA
 from alora.cli import report
 from alora.commands.output import report_file, report_file_in, say, say_json, table
 from alora.errors import ConfigError, PolicyError
-from alora.evaluation.report import render_overview
+from alora.evaluation.report_html import render_overview
 from alora.evaluation.tables import write_predictions
 from alora.text import note
 

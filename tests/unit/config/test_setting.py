@@ -4,9 +4,9 @@ from functools import reduce
 
 import pytest
 
+from alora.config.needs import check_recipe
 from alora.config.schema import Recipe
 from alora.config.setting import settings_of
-from alora.config.validate import check_recipe
 from alora.errors import ConfigError
 
 LIMITS = {key: limits for key, _, limits in settings_of(Recipe)}

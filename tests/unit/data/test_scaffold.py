@@ -3,8 +3,8 @@
 from collections import Counter
 
 from alora.config.schema import DataSettings, PolicySettings
-from alora.data.check import check_balance, check_duplicates
 from alora.data.labelled import read_labelled
+from alora.data.row_checks import check_balance, check_duplicates
 from alora.data.scaffold import scaffold
 from alora.policy import load_policies
 

@@ -4,8 +4,8 @@ import pytest
 
 from alora.identity import controls
 from alora.identity.capture import make_call
-from alora.identity.compare import ACTIVATION, PREFIX, KVFinding
 from alora.identity.controls import Control, plant
+from alora.identity.equality import ACTIVATION, PREFIX, KVFinding
 
 CALL = make_call("pair", [[1, 2, 3]], [1], pad_id=0, device="cpu")
 FOUND = KVFinding(PREFIX, "pair", "layer 0 K", 0, 0, 4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from alora.prefix import store as stores
-from alora.prefix.plan import PrefixKV
+from alora.prefix.passes import PrefixKV
 from alora.prefix.store import PrefixStore, groups_by_length, memory_budget
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ from torch import nn
 
 from alora.adapter.bank import Bank
 from alora.prefix.packed import PackedModel
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.prefix.store import open_store
 from alora.training.model import PolicyAdamW, SharedPrefixModel
 from tests.peft_reference import random_adapter

@@ -2,7 +2,7 @@
 
 import torch
 
-from alora.prefix.plan import Pair
+from alora.prefix.passes import Pair
 from alora.training.examples import Batch
 from alora.training.trainer import _label_weights
 

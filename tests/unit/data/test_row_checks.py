@@ -2,8 +2,8 @@
 
 import pytest
 
-from alora.data.check import ERROR, WARNING, check_balance, check_duplicates, check_roles, check_turns
 from alora.data.conversation import Conversation, LabelledConversation, Message
+from alora.data.row_checks import ERROR, WARNING, check_balance, check_duplicates, check_roles, check_turns
 from alora.policy import Policy
 
 POLICY = Policy("p", "Title", "Rule")

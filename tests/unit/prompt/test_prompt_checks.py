@@ -7,7 +7,7 @@ from alora.data.conversation import Conversation, LabelledConversation, Message
 from alora.data.findings import ERROR, WARNING
 from alora.errors import RenderError
 from alora.policy import Policy
-from alora.prompt.check import check_prompts
+from alora.prompt.prompt_checks import check_prompts
 from alora.prompt.render import Renderer
 from tests.toy_tokenizers import toy_tokenizer
 

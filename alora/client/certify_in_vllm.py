@@ -1,6 +1,6 @@
 """KV identity in vLLM's own cache: blocks before the activation are the base's, byte for byte.
 
-The definition is that of :mod:`alora.identity.compare`, with the cache block as the unit, because each attention
+The definition is that of :mod:`alora.identity.equality`, with the cache block as the unit, because each attention
 backend lays out the tokens of a block in its own way. Prompts are cut so that the activation is the first token of a
 block (where an adapter that starts early shows) and the last of one (where a late one does). The seven negative
 controls are the same; the two that move the activation by a token do it through the adapter's invocation tokens.
@@ -25,7 +25,7 @@ from alora.config.environment import package_version
 from alora.identity.capture import OUTPUT
 from alora.identity.certificate import Certificate, ControlRecord, DtypeRecord, FindingRecord, LayerRecord, ParityRecord
 from alora.identity.certify import environment_here
-from alora.identity.compare import reached_sites
+from alora.identity.equality import reached_sites
 from alora.prompt.render import Prompt
 from alora.vllm_plugin.cache_reader import CacheReader
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from alora.identity.capture import OUTPUT, Call, Capture, Site, make_call
-from alora.identity.compare import (
+from alora.identity.equality import (
     bits_differ,
     changed_shares,
     compare,

@@ -2,7 +2,7 @@
 
 import torch
 
-from alora.prefix.plan import Pair, PrefixKV, groups_of, rows_of
+from alora.prefix.passes import Pair, PrefixKV, groups_of, rows_of
 
 PREFIXES = (PrefixKV((), 7), None, PrefixKV((), 3))
 

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from alora.bundle.read import load_bundle
-from alora.guard import metrics
+from alora.guard import exported_metrics as metrics
 from alora.guard.reader import Served
 from tests.integration.guard.conftest import MESSAGES
 from tests.integration.guard.hot import candidates, client, put, root

@@ -14,11 +14,11 @@ from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 from alora.config.schema import EvaluationSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
-from alora.evaluation import report as page_module
+from alora.evaluation import report_html as page_module
 from alora.evaluation.calibration import all_probabilities, choose_threshold, fit_rules
 from alora.evaluation.pages import write_page
 from alora.evaluation.predict import Predictions
-from alora.evaluation.report import EXCERPT, SHOWN, Page, render_overview, render_page
+from alora.evaluation.report_html import EXCERPT, SHOWN, Page, render_overview, render_page
 from alora.evaluation.tables import Judged, Scored, evaluate, write_predictions
 from alora.policy import Policy
 from alora.verdict import OperatingPoint, make_verdict

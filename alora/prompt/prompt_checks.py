@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from alora.activation import last_occurrence
 from alora.config.schema import PromptSettings, Recipe
-from alora.data.check import Rows
 from alora.data.conversation import LabelledConversation
 from alora.data.findings import WARNING, Finding, Findings
+from alora.data.row_checks import Rows
 from alora.errors import RenderError
 from alora.policy import Policy
 from alora.prompt.render import Renderer, cut_from

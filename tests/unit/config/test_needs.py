@@ -2,8 +2,8 @@
 
 import pytest
 
+from alora.config.needs import check_recipe
 from alora.config.schema import Recipe
-from alora.config.validate import check_recipe
 from alora.errors import ConfigError
 from tests.unit.config.test_setting import recipe_with
 

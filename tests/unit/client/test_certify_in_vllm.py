@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from alora.client.certify import _Case, _cut, _findings, _layers
+from alora.client.certify_in_vllm import _Case, _cut, _findings, _layers
 from alora.prompt.render import Prefix, Prompt, Suffix
 
 LAYERS, BLOCKS, BYTES = 2, 4, 16
