@@ -128,7 +128,7 @@ class DataSettings:
     weights: list[float] = setting([], "of the loss, one for each source in data.train",
                                    above=0, most=1e6, of=_TRAINING)  # fmt: skip
     folds: int | None = setting(
-        None, "held out in turn to calibrate by; null: 3 below 600 rows, else 1 (one split)",
+        None, "held out in turn to calibrate by; null: 5 below 150 rows, 3 below 600, else 1 (one split)",
         least=1, most=10, of=_TRAINING,
     )  # fmt: skip
     validation_share: float = setting(0.15, "of each label, where there are no folds", above=0,

@@ -13,7 +13,9 @@ from alora.data.messages import digest, text_digest
 from alora.errors import DataError
 from alora.policy import Policy
 
-FEW_ROWS, USUAL_FOLDS = 600, 3  # below so many labelled rows of a policy, one split is too few to calibrate by
+# Below so many labelled rows of a policy, so many folds; of more, one split calibrates. What learns from two thirds of
+# 100 rows lags so far behind the adapter of all of them that its answers calibrate it badly (docs/accuracy.md).
+USUAL_FOLDS = ((150, 5), (600, 3))
 
 
 def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], limit: int) -> list[LabelledConversation]:
@@ -28,7 +30,7 @@ def at_most(rows: Sequence[LabelledConversation], policies: Sequence[Policy], li
 
 def fold_rows(rows: Sequence[LabelledConversation], folds: int | None) -> list[LabelledConversation]:
     """``rows``, each with the fold that holds it out, for every policy that it is labelled for; 1 fold: none, None:
-    :data:`USUAL_FOLDS` for a policy of fewer than :data:`FEW_ROWS` rows.
+    :data:`USUAL_FOLDS`.
 
     Every label's rows are dealt out to the folds as evenly as groups allow. A label that lies in one fold alone would
     be unknown to the adapter that is asked about it, so the policy is then left without folds.
@@ -37,7 +39,7 @@ def fold_rows(rows: Sequence[LabelledConversation], folds: int | None) -> list[L
     dealt = {}
     for name, own in keys.items():
         labelled = [(row.labels[name], key) for row, key in zip(rows, own, strict=True) if name in row.labels]
-        usual = USUAL_FOLDS if len(labelled) < FEW_ROWS else 1
+        usual = next((count for limit, count in USUAL_FOLDS if len(labelled) < limit), 1)
         wanted = usual if folds is None else folds
         if wanted > 1 and (fold_of := _deal(labelled, wanted)):
             dealt[name] = fold_of

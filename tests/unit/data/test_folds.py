@@ -6,7 +6,7 @@ import pytest
 
 from alora.config.schema import DataSettings
 from alora.data.conversation import Conversation, LabelledConversation, Message
-from alora.data.held_out import FEW_ROWS, USUAL_FOLDS, fold_rows, hold_out
+from alora.data.held_out import fold_rows, hold_out
 from alora.data.splits import Splits, read_splits
 from tests.unit.data.rows import OTHER, POLICY, jsonl
 
@@ -57,8 +57,9 @@ def test_a_label_that_no_other_fold_would_know_leaves_the_policy_without_folds()
 
 
 def test_by_default_few_rows_are_in_folds_and_many_are_split():
-    few, many = rows(FEW_ROWS // 2 - 1), rows(FEW_ROWS // 2)
-    assert {item.folds["p"] for item in fold_rows(few, None)} == set(range(USUAL_FOLDS))
+    few, many = rows(74), rows(300)
+    for count, folds in ((74, 5), (75, 3), (299, 3)):
+        assert {item.folds["p"] for item in fold_rows(rows(count), None)} == set(range(folds))
     assert {len(item.folds) for item in fold_rows(many, None)} == {0}
     train, validation = hold_out(fold_rows(many, None), 0.2)
     assert (len(train), len(validation)) == (480, 120)
