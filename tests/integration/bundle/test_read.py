@@ -130,7 +130,7 @@ DAMAGE = {
     ),
     "another template": (
         lambda f: resign(f, lambda m: m["prompt"].update(template_kwargs={"chat_template": "{{ messages }}"})),
-        r"template_kwargs.chat_template: ",
+        r"template_kwargs.chat_template is ",
     ),
     "logits of three labels": (third_logit, r"golden.jsonl has not one logit per label"),
     "other digest": (signed(adapter_digest="0" * 64), r"the adapter's digest is 000000000000, the certificate's is"),
@@ -295,7 +295,7 @@ def test_a_battery_is_one_base(base, contents, tmp_path):
         ("{", "cannot be read"),
         ('{"schema_version": 2, "bundles": ["gone"]}', "schema_version is"),
         *(
-            (f'{{"schema_version": 1, "bundles": ["advice", {name}]}}', r"not a name of a folder|bundles\[1\]: ")
+            (f'{{"schema_version": 1, "bundles": ["advice", {name}]}}', r"not a name of a folder|bundles\[1\] is ")
             for name in ('"../advice"', '".."', "7")
         ),
         ('{"schema_version": 1, "bundles": []}', "no bundles"),

@@ -33,7 +33,7 @@ def test_out_of_fold_answers_fit_another_target_without_further_rows_and_no_othe
     again = ["recalibrate", f"artifact={tmp_path / 'run'}", "evaluation.bootstrap=20", "json=true"]
     assert main([*again, "evaluation.target=recall"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["policies"]
-    logits, labels = np.array(record["out_of_fold"]) * (2 / 3) ** FOLD_SLOPE, np.arange(32) % 2  # of three folds
+    logits, labels = np.array(record["out_of_fold"]) * (4 / 5) ** FOLD_SLOPE, np.arange(32) % 2  # of five folds
     point = fit_operating_point(logits, labels, EvaluationSettings(target="recall", bootstrap=20))
     assert (told["threshold"], told["temperature"]) == (point.threshold, point.temperature)
     assert main([*again, "base.dtype=bfloat16"]) == 2
@@ -45,7 +45,7 @@ def test_the_threshold_is_fitted_on_rows_that_the_run_did_not_train_on(run, caps
     assert main(again) == 0
     assert "rows that the run held out of train.jsonl" in capsys.readouterr().out
     assert main([*again, f"data.train={run.parent / 'test.jsonl'}"]) == 2
-    assert "is not what the run in" in capsys.readouterr().err
+    assert "is not what the run" in capsys.readouterr().err
     rows = run.parent / "train.jsonl"
     rows.write_text(rows.read_text() + (run.parent / "test.jsonl").read_text())  # other rows are held out of it
     assert main(again) == 2

@@ -14,7 +14,7 @@ from alora.guard.reading_in_process import PackedReader
 from alora.guard.standalone import make_app
 from tests.integration.guard.browser import CHROMIUM, browsing
 from tests.integration.guard.conftest import MESSAGES, listening
-from tests.unit.evaluation.test_report import make_page
+from tests.unit.evaluation.test_report_html import make_page
 
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; apt-get install chromium")
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"

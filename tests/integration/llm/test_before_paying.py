@@ -41,7 +41,7 @@ WRONG = {
     "test rows with another label": (wrong_rows, ["data.test=mine.jsonl"], "maybe"),
     "validation rows with another label": (wrong_rows, ["data.validation=mine.jsonl"], "maybe"),
     "a policy without a rule": (no_rule, [], "rule"),
-    "a value that is no text": (dimensions("topic: [1, b]"), [], "the file.topic[0]: "),
+    "a value that is no text": (dimensions("topic: [1, b]"), [], "the file.topic[0] is 1"),
     "a dimension without values": (dimensions("topic: []"), [], "one without values"),
     "a dimension of one value, held out": (
         dimensions("topic: [one]\ntone: [calm, angry]\n"), ["generate.hold_out=topic"], "dimensions.yaml: tone"),

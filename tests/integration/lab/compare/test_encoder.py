@@ -21,7 +21,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bench(place):
-    """Forty rows in three folds, on the toy base, which is the encoder as well."""
+    """Forty rows in five folds, on the toy base, which is the encoder as well."""
     source = str(place / "base")
     recipe = Recipe(
         base=BaseSettings(source=source),
