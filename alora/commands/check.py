@@ -237,7 +237,7 @@ class _Check:
         say()
         labels = () if self.battery else self.policies[0].labels
         first = "conversations" if self.battery else "rows"
-        last = ["windows"] * (self.recipe.prompt.truncation == "windows")
+        last = ["windows"] if self._windows else []
         headings = ("split", first, *labels, "tokens p50", "p95", "max", "truncated", "text lost", *last)
         table(headings, [self._split_row(name, rows) for name, rows in self.splits.items()])
         say()
@@ -251,12 +251,16 @@ class _Check:
             say(describe_positive(*next(iter(self.splits.items())), self.policies[0]))
         say()
 
+    @property
+    def _windows(self) -> bool:
+        return self.recipe.prompt.truncation == "windows"
+
     def _split_row(self, name: str, rows: Rows) -> list[object]:
         tokens = self.lengths.get(name)
         counts = [] if self.battery else list(count_labels(rows, self.policies[0]).values())
         cells = [tokens.median, tokens.p95, tokens.longest, tokens.truncated_rows] if tokens else [None] * 4
         lost = f"{tokens.lost_tokens / max(tokens.prefix_tokens, 1):.1%}" if tokens else None
-        read = [tokens.windows if tokens else None] * (self.recipe.prompt.truncation == "windows")
+        read = [tokens.windows if tokens else None] if self._windows else []
         return [name, self._count(rows), *counts, *cells, lost, *read]
 
 

@@ -12,7 +12,7 @@ from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.dialects import IN_FIELDS, IN_TAGS
 from alora.data.files import CHUNK, SPLITS, UTF8_BOM, Row, listed, parse_json
-from alora.data.findings import Finding, Findings
+from alora.data.findings import Finding, Findings, WarningNote
 from alora.data.first_rows import has, named_columns
 from alora.data.formats import FIRST, OPENAI, PAIR, recognise
 from alora.data.messages import Conversation, Message
@@ -92,9 +92,11 @@ class SourceReader:
             self._seen.update(value)
             said = [(name, str(value[name])) for name in value if key_of(str(name)) in _SPLITS]
             self._splits.update((name, SPLITS.get(key_of(cell), "")) for name, cell in said)
-            names = filter(value.get, ("chosen", "rejected"))
-            pair = [Row(f"{row.where} {name}", _chosen(value, name)) for name in names]
-            yield from pair if self.layout.pairs else [row]
+            if not self.layout.pairs:
+                yield row
+                continue
+            for name in filter(value.get, ("chosen", "rejected")):
+                yield Row(f"{row.where} {name}", _chosen(value, name))
 
     def read(self, row: Row, findings: Findings) -> Conversation | None:
         """The conversation in one row; None where something is wrong with it; ``findings`` says what."""
@@ -119,11 +121,12 @@ class SourceReader:
             notes[f"{text} speaker"] += sum(self._openers[name] for name in often)
         left_out = [f"{form} is left out (data.reasoning)" for form in (IN_TAGS, IN_FIELDS)]
         if all(notes[text] > self._before[text] for text in left_out):
-            notes[f"warning: {self._source}: reasoning in tags and next to texts is left out [REASONING_MIXED]"] = 1
+            text = "reasoning in tags and next to texts is left out"
+            notes[WarningNote.of("REASONING_MIXED", self._source, text)] = 1
         for (name, use), count in self._splits.items() if self._settings.columns.split is None else ():
             if use == "test" and self._splits[name, "train"]:
                 text = f"{count} test rows by {name!r} are read like others; data.columns.split={name} keeps them apart"
-                notes[f"warning: {self._source}: {text} [SPLIT_UNREAD]"] = 1
+                notes[WarningNote.of("SPLIT_UNREAD", self._source, text)] = 1
 
 
 def unread_columns(row: Mapping[str, Any], columns: ColumnSettings) -> list[str]:

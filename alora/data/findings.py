@@ -1,16 +1,15 @@
 """Problems of rows, gathered to the end: every problem and where it is, before any compute is spent."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 
 from alora.errors import DataError
 
 ERROR, WARNING = "error", "warning"
 SHOWN = 20
-FIRST = ("warning: ", "lines that open with")  # of notes that no others may hide
-_WARNED = re.compile(r"warning: (.+?): (.+) \[(\w+)\]")
+FIRST = "lines that open with"  # of the one note on words that may be somebody else's
 
 
 @dataclass(frozen=True)
@@ -35,19 +34,41 @@ class Finding:
         return f"{self.where}: {self.problem} [{self.code}]"
 
 
+class WarningNote(str):
+    """The note that is a warning, as it is printed: it travels with the other notes."""
+
+    finding: Finding
+
+    @classmethod
+    def of(cls, code: str, where: str, problem: str) -> Self:
+        finding = Finding(WARNING, code, where, problem)
+        note = cls(f"{WARNING}: {finding}")
+        note.finding = finding
+        return note
+
+
 def as_lines(notes: Mapping[str, int]) -> list[str]:
     """Notes as they are printed, each with its count: the most frequent, since rows with odd keys make one each, and
-    before them those that begin with :data:`FIRST`."""
-    frequent = sorted(notes.items(), key=lambda item: (not item[0].startswith(FIRST), -item[1]))
+    before them warnings and those that begin with :data:`FIRST`."""
+
+    def first(text: str) -> bool:
+        return isinstance(text, WarningNote) or text.startswith(FIRST)
+
+    frequent = sorted(notes.items(), key=lambda item: (not first(item[0]), -item[1]))
     kept = frequent[:SHOWN] if len(notes) > SHOWN else notes.items()
-    lines = [f"{'' if text.startswith(FIRST[0]) else 'note: '}{text}" + f" ({n} times)" * (n > 1) for text, n in kept]
+    lines = [
+        ("" if isinstance(text, WarningNote) else "note: ") + text + (f" ({times} times)" if times > 1 else "")
+        for text, times in kept
+    ]
     return [*lines, *([f"note: ... and {len(notes) - SHOWN} more notes"] if len(notes) > SHOWN else [])]
 
 
 def take_warnings(notes: Counter[str]) -> list[Finding]:
     """The warnings among ``notes``, which are taken out of them."""
-    found = [match for text in [*notes] if (match := _WARNED.fullmatch(text)) and notes.pop(text)]
-    return [Finding(WARNING, match[3], match[1], match[2]) for match in found]
+    warnings = [note for note in notes if isinstance(note, WarningNote)]
+    for note in warnings:
+        del notes[note]
+    return [note.finding for note in warnings]
 
 
 class Findings:
