@@ -39,6 +39,16 @@ PARTS = {
     ),
     "notebooks": Part(("tests/notebooks",), ("notebooks", "scripts/run_notebooks.py")),
     "quantized bases": Part(("tests/integration/quantized",), ("alora/base",)),
+    "installs": Part(
+        ("tests/integration/test_doctor.py::test_planted_faults_are_found_and_fail",),
+        ("alora/commands/doctor.py", "pyproject.toml"),
+    ),
+    "memory": Part(
+        ("tests/integration/lab/bench/test_measure.py"
+         "::test_the_split_needs_a_quarter_of_the_memory_and_no_more_with_more_policies",),
+        ("alora/prefix", "alora/training", "scripts/step_memory.py"),
+    ),
+    "other clients": Part(("tests/integration/guard/test_clients.py",), ("alora/guard", "alora/wire", "docs/guard.md")),
     "pages": Part(
         ("tests/docs/test_pages.py::test_every_command_of_the_quickstart_runs",), ("docs/quickstart.md", "README.md")
     ),

@@ -30,7 +30,6 @@ from tests.forked import run_forked
 from tests.peft_reference import random_adapter
 from tests.vllm import bundles as store
 from tests.vllm.guard_server import SMALL, TALK, TOLERANCE, ask, cores, metric, start
-from tests.vllm.http_server import fresh
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def battery(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(battery, tmp_path_factory):
-    with start(tmp_path_factory.mktemp("served"), battery, process=fresh, ALORA_ADMIN_KEY="admin") as running:
+    with start(tmp_path_factory.mktemp("served"), battery, ALORA_ADMIN_KEY="admin") as running:
         yield running
 
 

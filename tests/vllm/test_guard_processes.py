@@ -1,4 +1,5 @@
-"""The guard in vLLM's server with two API processes: one set of policies, one sum of metrics."""
+"""The guard in vLLM's server with two API processes, started as a user starts it: one set of policies, one sum of
+metrics."""
 
 import os
 import shutil
@@ -13,7 +14,7 @@ from prometheus_client.mmap_dict import MmapedDict
 from alora.guard.reader import Served
 from tests.vllm import bundles as store
 from tests.vllm.guard_server import SMALL, ask, metric, start
-from tests.vllm.http_server import ROOT
+from tests.vllm.http_server import ROOT, fresh
 
 
 @pytest.mark.timeout(1200)  # two servers of three processes each
@@ -33,7 +34,7 @@ def test_two_api_processes_serve_one_set(tmp_path):
         counters = tmp_path / life
         counters.mkdir()
         with start(
-            counters, battery, f"{SMALL},--api-server-count,2", PROMETHEUS_MULTIPROC_DIR=str(counters), **own
+            counters, battery, f"{SMALL},--api-server-count,2", fresh, PROMETHEUS_MULTIPROC_DIR=str(counters), **own
         ) as server:
             if life == "first":
                 put = {"json": {"bundle": f"next/{new.folder.name}"}, "headers": {"X-Alora-Admin-Key": "admin"}}

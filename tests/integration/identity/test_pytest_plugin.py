@@ -34,7 +34,7 @@ def test_plain_lora(alora_identity):
 def test_in_a_users_repository(pytester: pytest.Pytester):
     folders = _folders(pytester.path)
     pytester.makepyfile(test_adapters=USER_TESTS.format(**{name: str(path) for name, path in folders.items()}))
-    result = pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess("-W", "error", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(
         [
