@@ -91,9 +91,21 @@ def _remembered(file: Path, _state: tuple[int, ...]) -> str:
     return sha256_of(file)
 
 
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with its digest of itself."""
+    return {**content, SEAL: content_digest(content)}
+
+
+def unsealed(content: Mapping[str, Any], where: object, refusal: type[AloraError], remedy: str) -> dict[str, Any]:
+    """A record without its digest; refused where it was edited. A record without one was written before it had one."""
+    if SEAL in content:
+        require_sealed(content, where, refusal, remedy)
+    return {name: value for name, value in content.items() if name != SEAL}
+
+
 def read_record(kind: type[_Kind], file: Path, refusal: type[AloraError], remedy: str, **version: int) -> _Kind:
     """The object in a JSON file as the dataclass ``kind``, one of whose fields is its ``version``."""
-    content = read_json(file, refusal, remedy)
+    content = unsealed(read_json(file, refusal, remedy), file, refusal, remedy)
     for name, known in version.items():
         require_version(content, file, refusal, remedy, name, known)
     try:

@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from alora.config.schema import ColumnSettings
 from alora.errors import RunError, first_line
-from alora.received import Folder, decode
+from alora.received import Folder, decode, unsealed
 from alora.text import read_whole
 from alora.verdict import TENTHS
 
@@ -77,6 +77,7 @@ class _Done:
 class _Manifest:
     job: _Job
     done: _Done | None = None
+    sha256: str = ""
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         decode(_Manifest, manifest)
     except TypeError as error:
         raise RunError(f"{path} holds no verdicts that can be used: {error}; score the rows again") from error
-    return manifest
+    return unsealed(manifest, path, RunError, "score the rows again")
 
 
 def schema(policies: Sequence[str]) -> pyarrow.Schema:

@@ -35,6 +35,7 @@ from alora.batch.stored_verdicts import (
 from alora.data.files import shortened
 from alora.data.sources import PARQUET_SUFFIXES
 from alora.errors import DataError, RunError
+from alora.received import sealed
 from alora.text import leaves, read_whole
 from alora.verdict import Verdict
 
@@ -123,7 +124,7 @@ class VerdictFolder:
         self._lock = alone_in(self.folder, "output=")
         sweep(self.folder)
         if not (self.folder / MANIFEST).exists() or read_manifest(self.folder).get("done"):
-            write_json(self.folder / MANIFEST, {"job": self.job})
+            write_json(self.folder / MANIFEST, sealed({"job": self.job}))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -162,7 +163,7 @@ class VerdictFolder:
             write_pieces(self.rejected, (read_whole(file, _LONGEST) for file in refused))
         elif self._file is None:
             self.rejected.unlink(missing_ok=True)  # of shards that were scored again
-        manifest = {"job": self.job, "done": done}
+        manifest = sealed({"job": self.job, "done": done})
         if self._file is None:
             write_json(self.folder / MANIFEST, manifest)
             return done

@@ -18,8 +18,17 @@ from alora.errors import BundleError
 from alora.evaluation.records import Evaluation
 from alora.policy import Policy
 from alora.prompt.render import Renderer, Suffix
-from alora.received import DAMAGED, NOT_OURS, SEAL, FileRecord, Folder, decode, refused, require_sealed, require_version
-from alora.text import content_digest
+from alora.received import (
+    DAMAGED,
+    NOT_OURS,
+    FileRecord,
+    Folder,
+    decode,
+    refused,
+    require_sealed,
+    require_version,
+    sealed,
+)
 from alora.verdict import Dtype, OperatingPoint
 
 if TYPE_CHECKING:
@@ -154,7 +163,7 @@ class Manifest(Description):
             "evaluations": [evaluation.as_dict() for evaluation in self.evaluations],
         }
         content = json.loads(json.dumps(content, allow_nan=False))  # of tuples lists
-        return content | {SEAL: content_digest(content)}
+        return sealed(content)
 
     def to_json(self) -> str:
         return json.dumps(self.as_dict(), indent=2) + "\n"

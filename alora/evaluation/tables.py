@@ -23,8 +23,8 @@ from alora.evaluation.paired import worth_samples
 from alora.evaluation.predict import Predictions
 from alora.evaluation.records import FIGURES, Estimate, Evaluation, Metrics
 from alora.policy import Policy
-from alora.received import DAMAGED, decode, refused, require_sealed, require_version
-from alora.text import content_digest, read_json
+from alora.received import DAMAGED, decode, refused, require_sealed, require_version, sealed
+from alora.text import read_json
 from alora.training.layout import MARK, PREDICTED
 from alora.verdict import OperatingPoint
 
@@ -120,7 +120,7 @@ def write_evaluations(file: Path, evaluations: Sequence[Evaluation]) -> None:
     findings = [asdict(finding) for finding in doubts(evaluations)]
     content = {"schema_version": 1, "evaluations": [item.as_dict() for item in evaluations], "findings": findings}
     try:
-        write_json(file, content | {"sha256": content_digest(content)})
+        write_json(file, sealed(content))
     except OSError as error:
         raise RunError(f"{file} cannot be written: {error.strerror or error}; give a writable output=") from error
 

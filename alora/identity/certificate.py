@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from alora.atomic import write_json
 from alora.base.fingerprint import Fingerprint
 from alora.errors import BundleError
-from alora.received import CHANGED, NOT_OURS, read_record, refused
+from alora.received import CHANGED, NOT_OURS, read_record, refused, sealed
 
 FORMAT: Final = 1
 ENGINE = "transformers"  # of a certificate that this process has made
@@ -210,7 +210,7 @@ class Certificate:
 
 def write_certificate(certificate: Certificate, path: Path) -> None:
     """Write the JSON next to ``path`` and rename it there, so that a file that exists is whole."""
-    write_json(path, certificate.as_dict())
+    write_json(path, sealed(certificate.as_dict()))
 
 
 def read_certificate(path: Path) -> Certificate:

@@ -20,7 +20,7 @@ from alora.base.fingerprint import Fingerprint
 from alora.config.describe import without_effect
 from alora.config.schema import AdapterSettings, BaseSettings, DataSettings, PromptSettings, Recipe
 from alora.errors import RunError
-from alora.received import CHANGED, DAMAGED, NOT_OURS, decode, read_record, refused
+from alora.received import CHANGED, DAMAGED, NOT_OURS, decode, read_record, refused, sealed
 from alora.text import leaves
 from alora.training import layout
 
@@ -212,7 +212,7 @@ class ClaimedFolder:
                     f"{'; '.join(changed[:5])}{more}. Add run_dir={self.path}-{claimed.digest[:6]} (or a name=), or "
                     "remove that folder"
                 )
-        write_json(self.path / layout.INPUTS_FILE, asdict(claimed))
+        write_json(self.path / layout.INPUTS_FILE, sealed(asdict(claimed)))
         return False
 
     def _holds_outputs(self) -> bool:

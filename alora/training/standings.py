@@ -22,7 +22,7 @@ from alora.adapter.bank import Bank
 from alora.adapter.folder import AdapterWeights, save_tensors
 from alora.atomic import write_json
 from alora.errors import RunError
-from alora.received import CHANGED, DAMAGED, decode, refused
+from alora.received import CHANGED, DAMAGED, decode, refused, unsealed
 from alora.text import read_json
 from alora.training.examples import Members
 from alora.training.processes import ALONE, Processes
@@ -269,7 +269,7 @@ class TrainingRecord:
 
 def read_training(file: Path) -> TrainingRecord:
     """RunError where it cannot be read; a key that this version does not know is left alone."""
-    content = read_json(file, RunError, _PUT_BACK)
+    content = unsealed(read_json(file, RunError, _PUT_BACK), file, RunError, _PUT_BACK)
     try:
         return decode(
             TrainingRecord, {item.name: content[item.name] for item in fields(TrainingRecord) if item.name in content}

@@ -21,6 +21,7 @@ from alora.data.splits import Splits
 from alora.errors import AloraError, BundleError, LeftOut, RunError, TrainingError
 from alora.policy import Policy
 from alora.prompt.render import Renderer
+from alora.received import sealed
 from alora.text import note
 from alora.training.examples import Example, examples
 from alora.training.layout import remove_checkpoints
@@ -193,7 +194,7 @@ def _keep(this: TrainingRun, policy: Policy, fitted: Fitted, index: int) -> None
         out_of_fold=fitted.out_of_fold[index],
         history=fitted.history,
     )
-    write_json(paths.training, asdict(record))
+    write_json(paths.training, sealed(asdict(record)))
 
 
 def _peak_memory() -> int:

@@ -88,12 +88,20 @@ EXPORT, FIGURES = "export artifact={here}/run output={here}/out", "policies/toy/
 SCORE_RUN, EVALUATE_RUN = "score artifact={here}/run {place}/talk.json", "evaluate artifact={here}/run"
 OF_OTHERS = {
     "another adapter": (
-        edit("policies/toy/training.json", lambda record: record.update(adapter_digest="0" * 64)),
+        edit("policies/toy/training.json", signed(lambda record: record.update(adapter_digest="0" * 64))),
         "training.json has adapter_digest 000000000000",
     ),
     "another policy's adapter": (
-        edit("policies/toy/training.json", lambda record: record.update(policy="other")),
+        edit("policies/toy/training.json", signed(lambda record: record.update(policy="other"))),
         "training.json has policy other, not toy",
+    ),
+    "another loss": (
+        edit("policies/toy/training.json", lambda record: record.update(peak_bytes=1)),
+        "training.json was changed",
+    ),
+    "another certificate": (
+        edit("policies/toy/identity.json", lambda record: record.update(created="2026-01-01T00:00:00Z")),
+        "identity.json",
     ),
     "another threshold": (edit(FIGURES, lambda found: other_threshold(found["evaluations"][0])), "evaluation.json"),
 }
