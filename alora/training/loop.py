@@ -93,52 +93,33 @@ def fit(
     # Adapters train in float32 on a half-precision base, as PEFT's autocast_adapter_dtype has it.
     dtype = torch.float64 if base.model.dtype == torch.float64 else torch.float32
     bank = Bank(base.model, [adapters[policy] for policy in members.owners], trainable=True, dtype=dtype)
-    packed = PackedModel(base.model, bank)
-    if settings.gradient_checkpointing:
-        packed.checkpoint_activations()
     tracker = Tracker(bank, settings.early_stopping_patience, members)
     processes = current_processes()
     resume = processes.broadcast(last_whole_checkpoint(checkpoints) if processes.first else None)
     store = _store(base, [*train, *validation], settings, resume, processes) if store is None else store
-    together = processes if is_sharded(base.model) else ALONE
-    trainer = SharedPrefixTrainer(
-        model=SharedPrefixModel(packed, store, together),
-        args=_arguments(schedule, checkpoints, packed.device),
-        train_dataset=members.train(train),
-        eval_dataset=held_out,
-        data_collator=collate,
-        callbacks=[GradientStep(bank, tracker, processes, settings.max_grad_norm), *callbacks],
-        tracker=tracker,
-        max_suffix_tokens=settings.max_suffix_tokens,
-    )
-    trainer.remove_callback(PrinterCallback)  # prints dictionaries onto standard output, which is for results
-    if progress:
-        trainer.add_callback(TrainingBar())
-    try:
-        if resume is None or not trainer.restore_finished(resume, schedule.steps):
-            with tensor_cores(packed.device, base.model.dtype):
-                trainer.train(resume_from_checkpoint=str(resume) if resume else None)
-        # The last step may lie between two evaluations.
-        if tracker.active and tracker.judged != trainer.state.global_step:
-            trainer.evaluate()
-        tracker.drop_unmoved()
-        if progress and store is not None and (shortfall := store.shortfall()):
-            tqdm.write(shortfall, file=sys.stderr)
-        if all(standing.dropped for standing in tracker.standings):
-            reasons = dict.fromkeys(str(standing.dropped) for standing in tracker.standings)
-            raise TrainingError("; ".join(reasons))
-        processes.wait()  # the first is free to remove the checkpoints once this returns
-    except TrainingError:
-        if processes.first:
-            remove_checkpoints(checkpoints)  # it would fail again: nothing to go on from
-        raise
-    finally:
-        bank.release()
-        if settings.gradient_checkpointing:
-            base.model.gradient_checkpointing_disable()
-            # enabling hooks the embeddings, disabling leaves the hook
-            base.model.disable_input_require_grads()
-        base.model.eval()
+    with _packed(base, bank, settings) as packed:
+        trainer = SharedPrefixTrainer(
+            model=SharedPrefixModel(packed, store, processes if is_sharded(base.model) else ALONE),
+            args=_arguments(schedule, checkpoints, packed.device),
+            train_dataset=members.train(train),
+            eval_dataset=held_out,
+            data_collator=collate,
+            callbacks=[GradientStep(bank, tracker, processes, settings.max_grad_norm), *callbacks],
+            tracker=tracker,
+            max_suffix_tokens=settings.max_suffix_tokens,
+        )
+        trainer.remove_callback(PrinterCallback)  # prints dictionaries onto standard output, which is for results
+        if progress:
+            trainer.add_callback(TrainingBar())
+        try:
+            _to_the_end(trainer, tracker, resume, schedule.steps)
+        except TrainingError:
+            if processes.first:
+                remove_checkpoints(checkpoints)  # it would fail again: nothing to go on from
+            raise
+    if progress and store is not None and (shortfall := store.shortfall()):
+        tqdm.write(shortfall, file=sys.stderr)
+    processes.wait()  # the first is free to remove the checkpoints once this returns
     return Fitted(
         adapters=tuple(tracker.best(policy) for policy in range(len(adapters))),
         standings=tuple(tracker.standings),
@@ -147,6 +128,38 @@ def fit(
         settings=schedule.settings,
         history=tuple(map(finite_entry, trainer.state.log_history)),
     )
+
+
+@contextlib.contextmanager
+def _packed(base: LoadedBase, bank: Bank, settings: TrainingSettings) -> Iterator[PackedModel]:
+    """The base with the bank's adapters; at the end it is as it was before."""
+    try:
+        packed = PackedModel(base.model, bank)
+        if settings.gradient_checkpointing:
+            packed.checkpoint_activations()
+        yield packed
+    finally:
+        bank.release()
+        if settings.gradient_checkpointing:
+            base.model.gradient_checkpointing_disable()
+            # enabling hooks the embeddings, disabling leaves the hook
+            base.model.disable_input_require_grads()
+        base.model.eval()
+
+
+def _to_the_end(trainer: SharedPrefixTrainer, tracker: Tracker, resume: Path | None, steps: int) -> None:
+    """Train until every policy has stopped; TrainingError where none was left."""
+    if resume is None or not trainer.restore_finished(resume, steps):
+        packed = trainer.shared_prefix_model.packed
+        with tensor_cores(packed.device, packed.base.dtype):
+            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    # The last step may lie between two evaluations.
+    if tracker.active and tracker.judged != trainer.state.global_step:
+        trainer.evaluate()
+    tracker.drop_unmoved()
+    if all(standing.dropped for standing in tracker.standings):
+        reasons = dict.fromkeys(str(standing.dropped) for standing in tracker.standings)
+        raise TrainingError("; ".join(reasons))
 
 
 def _store(
