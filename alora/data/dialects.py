@@ -51,6 +51,11 @@ class Items:
     def _item(self, item: Any) -> None:
         if item is None:
             self._findings.notes[_WITHOUT] += 1
+        elif isinstance(item, list) and len(item) == 2 and all(isinstance(said, str | None) for said in item):
+            who = usual_role(item[0] or "")  # or what was asked and answered, as Gradio and LLaMA-Factory have it
+            turns = [(who, item[1])] if who else zip(("user", "assistant"), item, strict=True)
+            for role, said in turns:
+                self._item({"role": role, "content": said})
         elif not isinstance(item, dict):
             self._add("MESSAGE_KIND", f'is {kind(item)}; write {{"role": ..., "content": ...}}')
         elif len(item) == 2 and item.get("role") in _PLAIN and isinstance(item.get("content"), str):

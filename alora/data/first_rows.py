@@ -12,7 +12,8 @@ from alora.data.roles import key_of
 from alora.data.transcripts import split
 
 LISTS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "contents", "turns", "chat_history",
-         "input", "inputs")  # fmt: skip  # an input may be any list
+         "history", "input", "inputs")  # fmt: skip  # an input may be any list
+PAST = ("history", "chat_history")  # what came before the turns of other columns, where there are some
 TEXTS = ("text", "transcript", "conversation", "conversations", "dialogue", "dialog", "chat", "sentence", "utterance",
          "comment", "comment_text", "tweet", "review", "post")  # fmt: skip
 ITEMS, TRANSCRIPT, TEXT = "items", "transcript", "text"  # what a column's cells are

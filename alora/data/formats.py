@@ -10,7 +10,7 @@ from alora.config.paths import POLICY_PLACE
 from alora.config.schema import ColumnSettings, DataSettings
 from alora.data.files import listed
 from alora.data.findings import ERROR, Finding
-from alora.data.first_rows import ITEMS, TEXT, TEXTS, TRANSCRIPT, First, items_of
+from alora.data.first_rows import ITEMS, PAST, TEXT, TEXTS, TRANSCRIPT, First, items_of
 from alora.data.roles import column_role, key_of, usual_role
 from alora.data.transcripts import seen
 from alora.errors import DataError
@@ -66,7 +66,9 @@ PAIR = "chosen|rejected"  # one column of two rows
 def _of_dialect(dialect: str) -> Callable[[First], list[str] | None]:
     def find(first: First) -> list[str] | None:
         column = first.list_column
-        if column is None or (dialect != first.dialect(column) and first.settings.format is None):
+        if column is None or (key_of(column) in PAST and _columns(first)):
+            return None
+        if dialect != first.dialect(column) and first.settings.format is None:
             return None
         output = first.columns.get({"input": "output", "inputs": "outputs"}.get(key_of(column), ""))
         return [column, output] if output and not first.named else [column]
@@ -106,7 +108,9 @@ def _columns(first: First) -> list[str] | None:
     found = _pair(there) or _pair(often)
     said = {low: role for low in often if (role := column_role(first.columns[low]))}  # user_message, botReply
     found = found or ([*said] if [*said.values()] == ["user", "assistant"] else [])
-    return [first.columns[name] for name in found] if found else None
+    past = [name for name in PAST if name in often and first.kind(first.columns[name]) == ITEMS][:1]
+    found = found or ([name for name in often if name in ASKED][:1] if past else [])
+    return [first.columns[name] for name in (*past, *found)] if found else None
 
 
 def _pair(names: Collection[str]) -> list[str]:

@@ -22,11 +22,17 @@ _WORD = r"(?P<name>[^\W\d_][\w .-]{0,30})"
 _BEGIN = (
     r"<s>|<\|begin_of_text\|>|<bos>|<｜begin▁of▁sentence｜>|<BOS_TOKEN>|<\|START_OF_TURN_TOKEN\|>|\[INST\]\s*(?=<<)"
 )
+# gpt-oss's calls of tools and their answers
+_CALL = re.compile(
+    r"<\|start\|>assistant(?:<\|channel\|>commentary)? to=(?:functions\.)?([\w.-]{1,64})"
+    r"(?:<\|channel\|>commentary)?[^<]{0,20}(?:<\|constrain\|>\w{1,20})?<\|message\|>((?:[^<]|<(?!\|))*+)<\|call\|>"
+)
+_CALLED = re.compile(r"<\|start\|>[\w.-]{1,64} to=assistant(?:<\|channel\|>commentary)?<\|message\|>")
 _OPENED = re.compile(rf"(?:\s|{_BEGIN})*")
 # How turns are marked: what opens one, and what may close it.
 _MARKERS = re.compile(
     rf"<(?:\|im_start\||start_of_turn)>{_TURN}(?:\n|$)|<\|start\|>{_TURN}(?=<\|channel\|>analysis<\|message\|>)"
-    rf"|<\|(?:start(?:_header_id|_of_role)?|header_start|im_[a-z]+)\|>{_TURN}(?:<\|channel\|>final)?"
+    rf"|<\|(?:start(?:_header_id|_of_role)?|header_start|im_[a-z]+)\|>{_TURN}(?:<\|channel\|>(?:final|commentary))?"
     rf"<\|(?:end_header_id|end_of_role|header_end|im_middle|message)\|>"
     rf"|<[|｜]{_TURN}(?:_TOKEN|_start)?[|｜]>|\[(/?INST)\](?!\s*<<)|<<(/?SYS)>>".replace("?P<name>", "")
 )
@@ -55,7 +61,7 @@ _WORDS = 4  # of a speaker's name, and no sentence
 
 def split(text: str, role_map: Mapping[str, str]) -> list[dict[str, str]]:
     """The turns of a transcript, whose text opens with a speaker that is known; none for any other text."""
-    first = list[dict[str, str]]()
+    first, text = list[dict[str, str]](), _plain(text)
     for style in (*_STYLES, "loose"):
         ends = _LOOSE_END if style == "loose" else _STYLES[style][1]
         found = [(m, role) for m, name in _openers(style, text, role_map) if (role := _role(style, name, role_map))]
@@ -77,13 +83,24 @@ def split(text: str, role_map: Mapping[str, str]) -> list[dict[str, str]]:
 def seen(text: str, role_map: Mapping[str, str]) -> dict[str, str | None]:
     """The names that seem to speak in ``text``, each with its role, or None where that is not known; none where fewer
     than two names open its lines, tags or markers, and none of ``role_map``."""
-    for style in ("marker", "tag", "line", "bracket", *["heading"] * text.lstrip().startswith("#")):
+    text = _plain(text)
+    for style in ("marker", "tag", "line", "bracket", "heading"):
         names = {name: _role(style, name, role_map) for _, name in _openers(style, text, role_map)}
         if style == "tag":
             names = {name: role for name, role in names.items() if name.lower() not in _HTML and f"</{name}>" in text}
+        if style == "heading" and not text.lstrip().startswith("#") and "assistant" not in names.values():
+            continue  # those of a page
         if len(names) > 1 or not role_map.keys().isdisjoint(names):
             return names
     return {}
+
+
+def _plain(text: str) -> str:
+    """``text`` in which calls of gpt-oss are those of Hermes, and what a tool answers is a tool's turn."""
+    if "<|channel|>" not in text:
+        return text
+    text = _CALL.sub(r'<|start|>assistant<|message|><tool_call>{"name": "\1", "arguments": \2}</tool_call>', text)
+    return _CALLED.sub("<|start|>tool<|message|>", text)
 
 
 @cache

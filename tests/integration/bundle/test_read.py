@@ -19,7 +19,7 @@ from alora.bundle.write import BundleContents, write_bundle
 from alora.config.schema import BaseSettings
 from alora.errors import BundleError, CheckFailed, ConfigError, RenderError
 from alora.policy import Policy
-from alora.received import CHANGED, DAMAGED, NEWER, NOT_OURS, file_record
+from alora.received import CHANGED, DAMAGED, NEWER, NOT_OURS, file_record, sealed
 from alora.text import content_digest
 from tests.integration.bundle.conftest import POLICIES, PROMPT, make_adapter, make_base, make_contents
 from tests.toy_tokenizers import toy_tokenizer
@@ -38,7 +38,7 @@ def resign(folder: Path, change) -> None:
     file = folder / "alora.json"
     content = json.loads(file.read_text())
     change(content)
-    file.write_text(json.dumps(content | {"sha256": content_digest(content)}))
+    file.write_text(json.dumps(sealed(content)))
 
 
 def delete_invocation(folder: Path) -> None:
@@ -79,7 +79,7 @@ def forge(folder: Path, change) -> None:
 
 
 def change_certificate(folder: Path, change) -> None:
-    edit(folder / "identity.json", change)
+    edit(folder / "identity.json", lambda content: (change(content), content.update(sealed(content))))
     resign_file(folder, "identity.json")
     record = file_record(folder / "identity.json")
     resign(folder, lambda m: m["certificate"].update(sha256=record.sha256))

@@ -93,6 +93,21 @@ def test_c1_speakers_that_are_seen_and_not_known_are_an_error_with_the_setting(t
     assert said(read(path, format="text")[0].conversation) == [("user", text)]
 
 
+def test_c1_headings_behind_an_introduction_are_an_error(tmp_path):
+    with pytest.raises(DataError) as caught:
+        read(jsonl(tmp_path, *[{"text": "A chat of May.\n\n## User\nHi\n\n## Agent\nYes", "label": "ok"}] * 4))
+    assert [finding.code for finding in caught.value.findings] == ["TRANSCRIPT"]
+
+
+@pytest.mark.parametrize("past", [{"history": [["Hi", "Hello"]]}, {"chat_history": [["user", "Hi"], ["ai", "Hello"]]}])
+@pytest.mark.parametrize("columns", [("instruction", "output"), ("question", "answer"), ("query",)])
+def test_c12_a_history_comes_before_the_other_columns(tmp_path, past, columns):
+    turns = [("user", "Hi"), ("assistant", "Hello"), ("user", "Where?"), ("assistant", "Here.")]
+    row = past | dict(zip(columns, ("Where?", "Here."), strict=False))
+    (found,) = read(jsonl(tmp_path, row | {"label": "ok"}))
+    assert said(found.conversation) == turns[: 2 + len(columns)]
+
+
 @pytest.mark.parametrize(
     "text", ["I told the Agent: no. User: Bob", "User - friendly", "Bot\nUser", "Ask support > help"]
 )

@@ -69,9 +69,16 @@ CALLING = {
          "output": '{"t":3}'},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "3 degrees"}]}]},
     "prompt_completion": {"prompt": CHAT[:3], "completion": [TOLD]},
+    "transcript, Harmony": {"text": (
+        "<|start|>user<|message|>Weather?<|end|><|start|>assistant<|channel|>commentary<|message|>Let me see.<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.get <|constrain|>json<|message|>"
+        '{"city":"Oslo"}<|call|><|start|>functions.get to=assistant<|channel|>commentary<|message|>{"t":3}<|end|>'
+        "<|start|>assistant<|channel|>final<|message|>3 degrees<|return|>")},
 }  # fmt: skip
 SIMPLE = {
     "openai": {"messages": [HUMAN, TOLD]},
+    "openai, pairs": {"messages": [["Weather?", "3 degrees"]]},
+    "openai, pairs with roles": {"conversation": [["user", "Weather?"], ["assistant", "3 degrees"]]},
     "responses": {"input": [{"type": "message", **HUMAN}], "output": [{"type": "message", **TOLD}]},
     "anthropic": {"messages": [{"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
                                {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"},
