@@ -39,6 +39,11 @@ PARTS = {
     ),
     "notebooks": Part(("tests/notebooks",), ("notebooks", "scripts/run_notebooks.py")),
     "quantized bases": Part(("tests/integration/quantized",), ("alora/base",)),
+    "lab": Part(
+        ("tests/integration/lab/compare/test_compare.py", "tests/integration/lab/bench/test_command.py",
+         "tests/integration/lab/bench/test_material.py"),
+        ("alora/lab", "configs/bench"),
+    ),
     "installs": Part(
         ("tests/integration/test_doctor.py::test_planted_faults_are_found_and_fail",),
         ("alora/commands/doctor.py", "pyproject.toml"),
