@@ -47,7 +47,7 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
         Fault("prefix/side_by_side.py", "(length_n1 - 1 if last_only else own_nS)", "(length_n1 - 2 if last_only else own_nS)"),
         Fault("prefix/store.py", "self._group_of[ids] for ids in missing", "(ids,) for ids in missing"),
         Fault("prefix/store.py", "self._kept.get(ids) for ids in wanted", "next((kv for kept, kv in self._kept.items() if (len(kept), kept[:4]) == (len(ids), ids[:4])), None) for ids in wanted"),
-        Fault("prefix/last_layer.py", "self._bank.exchange(opened.outside)", "self._bank.exchange(None)"),
+        Fault("prefix/last_layer.py", "self._bank.exchange(route))", "self._bank.exchange(None))"),
     ),
     "adapter": (
         Fault("adapter/bank.py", "first[policy] + nth[policy]", "first[policy]"),
